@@ -3,9 +3,9 @@
 //! The method is from DeepSeek-AI, "DeepSeek-V3" (2024), section 2.1.2, after Wang et al., "Auxiliary-Loss-Free Load
 //! Balancing" (2024). The bias is added to scores only when experts are chosen, so balancing changes no gradient.
 //!
-//! The bias moves in its own type, which should be f32: under `Builder::precision` it is the f32 master that moves, also
-//! where the router computes with a half-precision copy. A bias that is half precision by itself stops moving once
-//! `rate` is below half a unit of its last place.
+//! The bias moves in its own type, which should be f32: under `Builder::precision` it is the f32 master that moves,
+//! also where the router computes with a half-precision copy. Without a precision, a bias in half precision stops
+//! moving once `rate` is below half a unit of its last place.
 //!
 //! Guarantees: all copies of a router get the same bias, on data-parallel replicas and on both routes of a
 //! bidirectional placement, for any schedule, cut and transport. Every rank gets the same rows, and loads are whole

@@ -135,13 +135,16 @@ impl Executor {
     ) -> Result<Result<OptimizerState, String>, ExecuteError> {
         let rank = self.rank();
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
-        let (state, device) = (held.optimizer_state(), |message| ExecuteError::Device { rank, message });
+        let state = held.optimizer_state();
+        let failed = |source| ExecuteError::Module { rank, stage, source };
         if !self.shards(stage) {
             return Ok(state.map_err(|error| error.to_string()));
         }
-        let Some(mut states) = state.map_err(|error| device(error.to_string()))? else { return Ok(Ok(None)) };
+        let Some(mut states) = state.map_err(failed)? else { return Ok(Ok(None)) };
         let whole = self.group.gather_optimizer_states(stage, &mut states, held.as_ref());
-        whole.map_err(|source| self.link_error(None, source))?.map_err(device)?;
+        whole
+            .map_err(|source| self.link_error(None, source))?
+            .map_err(|message| failed(StageError::OptimizerState(message)))?;
         Ok(Ok(Some(states)))
     }
 

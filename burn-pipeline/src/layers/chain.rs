@@ -15,7 +15,8 @@ use super::entered::{Entered, Many, One};
 use super::entry::Entry;
 use super::transparent::transparent;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
-use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use crate::stage::{Names, named_weights};
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, ParamId};
 use burn::tensor::Device;
 use std::any::Any;
 use std::fmt::Debug;
@@ -65,6 +66,8 @@ pub trait Links: Module + Sync + 'static {
     fn after_step(self, observed: &[Vec<f64>]) -> Self;
     /// Returns true if a layer has a rule.
     fn has_rule(&self) -> bool;
+    /// The parameters of layers that have a rule.
+    fn ruled(&self) -> Vec<ParamId>;
     /// Gives the module of the layer before which the stage holds this many, in an `Option`, and its position to
     /// `change`.
     fn with_layer(self, before: &mut Option<usize>, change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self;
@@ -171,6 +174,10 @@ impl<I: Boundary> Links for Start<I> {
         false
     }
 
+    fn ruled(&self) -> Vec<ParamId> {
+        Vec::new()
+    }
+
     fn with_layer(self, _: &mut Option<usize>, _: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {
         self
     }
@@ -213,6 +220,14 @@ impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
 
     fn has_rule(&self) -> bool {
         self.before.has_rule() || (self.run.layer().rule.is_some() && !self.entry.modules.is_empty())
+    }
+
+    fn ruled(&self) -> Vec<ParamId> {
+        let mut ids = self.before.ruled();
+        if self.run.layer().rule.is_some() {
+            ids.extend(named_weights(&self.entry, &Names::default()).into_iter().map(|weight| weight.id));
+        }
+        ids
     }
 
     fn with_layer(self, before: &mut Option<usize>, change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {

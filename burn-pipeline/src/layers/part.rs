@@ -6,7 +6,7 @@ use super::transparent::transparent;
 use super::wiring::Wiring;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::{Loss, LossFunction, PayloadCheck, Stage, StageBox, StageFunction, check, without_rule};
-use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
+use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, ParamId};
 use burn::tensor::Device;
 use std::any::Any;
 use std::panic::resume_unwind;
@@ -66,6 +66,10 @@ impl<A: Links> Stage for Part<A> {
             return without_rule(self);
         }
         Self { chain: self.chain.after_step(observed), wiring: self.wiring }
+    }
+
+    fn ruled(&self) -> Option<Vec<ParamId>> {
+        Some(self.chain.ruled())
     }
 
     fn skip_capture(&self) -> Option<&'static str> {

@@ -31,7 +31,8 @@ pub trait Link: Send {
     /// Moves tensors of this process to this rank's device. A tensor that is already there is not copied.
     fn to_device(&self, payload: Payload) -> Payload;
 
-    /// Records what this rank is doing, for the errors of ranks that wait for it.
+    /// Records what this rank is doing, for the errors of ranks that wait for it. While it builds, writes or reads,
+    /// their waits are extended.
     fn set_activity(&mut self, activity: Activity);
 
     /// Sends a message to any rank, including this one. When it returns, the payload's memory may be reused. It

@@ -25,7 +25,7 @@ struct State {
     activity: Activity,
     /// The deadline of the wait that the rank is in, before it was moved.
     waits_until: Option<Instant>,
-    /// When the last probe began, if it has found nothing and the rank has done nothing else since.
+    /// When the last probes began, if they have found nothing and the rank has done nothing else since.
     probes_since: Option<Instant>,
 }
 
@@ -55,9 +55,9 @@ impl Doing {
         MovingDeadline { deadline, period, left, doing: self }
     }
 
-    /// A probe that began then has found nothing.
+    /// A probe that began then, and waited, has found nothing. The first of several in a row counts.
     pub(super) fn found_nothing(&self, since: Instant) {
-        self.0.lock().probes_since = Some(since);
+        self.0.lock().probes_since.get_or_insert(since);
     }
 }
 

@@ -307,7 +307,9 @@ impl Link for ThreadLink {
                 return Ok(None);
             }
             let Some(left) = remaining(deadline) else {
-                self.doing().found_nothing(since);
+                if deadline > since {
+                    self.doing().found_nothing(since);
+                }
                 return Ok(None);
             };
             inbox.arrived.wait_for(&mut queues, left);

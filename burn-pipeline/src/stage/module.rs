@@ -3,7 +3,7 @@
 use crate::payload::Boundary;
 #[cfg(doc)]
 use crate::stage::batch::Loss;
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use std::any::{Any, TypeId};
 use std::cell::Cell;
 
@@ -95,6 +95,12 @@ pub trait Stage: Module + Sync + 'static {
     /// under `SplitBackward::Captured`. An eager forward is then not recorded for the types that it casts to, either
     /// (see the guide, `devices`).
     fn skip_capture(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The parameters that [`Stage::after_step`] may read or change; `None` if that is not known.
+    #[doc(hidden)]
+    fn ruled(&self) -> Option<Vec<ParamId>> {
         None
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct StageFacts {
     pub(crate) has_forward_state: bool,
     /// True if some of its weights are cut over data-parallel replicas.
     pub(crate) cut_over_replicas: bool,
+    /// True if its parameters are sharded where there are data-parallel replicas.
+    pub(crate) sharded: bool,
     /// Paths of its parameters, each with a name in the whole model.
     pub(crate) names: Vec<(String, String)>,
     /// True if names were given to it.
@@ -61,6 +63,7 @@ impl StageFacts {
             weight_bytes: held.weight_bytes(),
             trains: held.trains(),
             cut_over_replicas,
+            sharded: held.options().sharded == Some(true),
             names,
             named,
             lists,

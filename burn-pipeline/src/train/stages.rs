@@ -148,6 +148,11 @@ impl Stages {
         self.facts.iter().all(|facts| facts.declared)
     }
 
+    /// Returns true if parameters of any stage are sharded where there are data-parallel replicas.
+    pub(crate) fn are_sharded(&self) -> bool {
+        self.facts.iter().any(|facts| facts.sharded)
+    }
+
     /// The first stage with weights that are cut over data-parallel replicas.
     pub(crate) fn cut_over_replicas(&self) -> Option<StageId> {
         self.facts.iter().find(|facts| facts.cut_over_replicas).map(|facts| facts.stage)

@@ -7,8 +7,8 @@ use burn::tensor::{DType, Distribution, FloatDType, Tensor};
 use burn_pipeline::layers::LayerContext;
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::Precision;
-use burn_pipeline::train::MemoryMeter;
-use burn_pipeline::{Batch, Builder, Layer, Pipeline, Sequential};
+use burn_pipeline::train::{Checkpoints, MemoryMeter};
+use burn_pipeline::{Batch, Builder, Layer, Pipeline, Sequential, Stage, StageBox, StageContext};
 use pipeline_tests::device::device;
 
 const RATE: f64 = 1e-2;
@@ -44,7 +44,16 @@ impl Matrix {
 
 /// Matrices in half precision with a loss in half precision.
 fn builder(half: FloatDType, follows: bool) -> Builder {
-    let layer = Layer::new("layers", move |at| Matrix::new(half, at), Matrix::forward);
+    frozen_at(half, follows, None)
+}
+
+/// The same with a layer that is made frozen.
+fn frozen_at(half: FloatDType, follows: bool, frozen: Option<usize>) -> Builder {
+    let make = move |at: &LayerContext| match frozen == Some(at.layer) {
+        true => Matrix::new(half, at).no_grad(),
+        false => Matrix::new(half, at),
+    };
+    let layer = Layer::new("layers", make, Matrix::forward);
     let layer = if follows { layer.after_step(|own, _, _| own.follow()) } else { layer };
     let model = Sequential::new().repeat(LAYERS, layer);
     let model = model.loss(|y: Tensor<2>, target: Tensor<2>| (y.clone() - target.cast(y.dtype())).square().mean());
@@ -98,6 +107,63 @@ fn a_moving_average_of_weights_built_in_half_follows_their_masters_in_f32() {
         }
         let expected: Vec<(DType, Vec<f32>)> = averages.into_iter().map(|average| (DType::F32, average)).collect();
         assert_eq!(stored(&mut pipeline, "average"), expected, "{half:?}");
+    }
+}
+
+/// A stage with a rule for its matrix, beside a frozen base.
+#[derive(Module, Debug)]
+struct Adapted {
+    matrix: Matrix,
+    base: Param<Tensor<2>>,
+}
+
+impl Stage for Adapted {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.matrix.forward(x) + self.base.val()
+    }
+
+    fn after_step(self, _: &[Vec<f64>]) -> Self {
+        Self { matrix: self.matrix.follow(), ..self }
+    }
+}
+
+#[test]
+fn a_frozen_base_that_the_rule_does_not_change_stays_half() {
+    let stage = |at: &StageContext| {
+        let at = LayerContext { layer: at.index, position: at.index, device: at.device.clone() };
+        let base = Tensor::<2>::full([1, WIDTH], 0.1, &at.device).cast(FloatDType::BF16);
+        let base = Param::from_tensor(base).set_require_grad(false);
+        let own = Adapted { matrix: Matrix::new(FloatDType::BF16, &at), base };
+        StageBox::with_loss(own, |y: Tensor<2>, target: Tensor<2>| (y.clone() - target.cast(y.dtype())).square().mean())
+    };
+    let builder = Pipeline::builder().schedule("GPipe", Size::new(1, MICROBATCHES)).devices(vec![device()]);
+    let builder = builder.stages(stage).optimizer(|| AdamWConfig::new().init()).precision(Precision::bf16());
+    let mut pipeline = builder.build().unwrap();
+    (0..2).for_each(|step| drop(pipeline.step(batch(step), RATE).unwrap()));
+    let types = ["weight", "average", "base"].map(|name| stored(&mut pipeline, name).swap_remove(0).0);
+    assert_eq!(types, [DType::F32, DType::F32, DType::BF16]);
+}
+
+#[test]
+fn a_job_in_which_a_trained_layer_is_frozen_resumes_with_its_master() {
+    for half in [FloatDType::BF16, FloatDType::F16] {
+        let folder = tempfile::tempdir().unwrap();
+        let checkpoints = Checkpoints::new(folder.path());
+        let mut first = builder(half, false).build().unwrap();
+        (0..3).for_each(|step| drop(first.step(batch(step), RATE).unwrap()));
+        first.save(&checkpoints, &()).unwrap();
+        let mut second = frozen_at(half, false, Some(1)).build().unwrap();
+        second.load(&checkpoints.latest().unwrap()).unwrap();
+        first.replace_layer(1, |own: Matrix, _| own.no_grad()).unwrap();
+        for step in 3..6 {
+            let losses = [&mut first, &mut second].map(|job| job.step(batch(step), RATE).unwrap().loss);
+            assert_eq!(losses[0], losses[1], "{half:?}, step {step}");
+        }
+        assert_eq!(stored(&mut second, "weight"), stored(&mut first, "weight"), "{half:?}");
     }
 }
 

@@ -100,7 +100,9 @@ impl Mailbox {
             contents.refuse_interrupted(self.rank)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || from.iter().any(|&rank| contents.closed.get(rank) == Some(&true)) {
-                self.doing.found_nothing(since);
+                if deadline > since {
+                    self.doing.found_nothing(since);
+                }
                 return Ok(None);
             }
             self.waiting.store(true, Ordering::Relaxed);

@@ -241,6 +241,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             }
             Ok((module, true)) => {
                 self.follows_rule = Some(true);
+                let module = self.masters.narrowed(module);
                 self.module = as_leaves(module, &known).map(|module| self.rounded(module));
                 Self::present(&self.module).map(drop)
             }

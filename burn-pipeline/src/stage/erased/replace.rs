@@ -168,7 +168,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 
     fn adopt_module(&mut self) {
         let Some(new) = self.replacement.take() else { return };
-        self.forward_state = OnceCell::new();
+        (self.forward_state, self.masters.ruled) = (OnceCell::new(), None);
         self.module = Ok(self.rounded(new));
         self.forget();
         let (split, splits, keep_outputs) = self.chosen;

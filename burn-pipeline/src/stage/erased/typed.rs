@@ -10,7 +10,7 @@ use crate::stage::state::{GradientStore, Masters, as_leaves, forward_state};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A module and what it needs to be trained.
 pub(in crate::stage) struct Typed<M: Stage> {
@@ -93,6 +93,9 @@ impl<M: Stage> Typed<M> {
     /// Rounds the parameters of a module that has its masters, by the stage's [`Precision`](crate::stage::Precision).
     pub(super) fn rounded(&mut self, module: M) -> M {
         let Some(precision) = &self.options.precision else { return module };
+        if self.masters.ruled.is_none() {
+            self.masters.ruled = module.ruled().map(HashSet::from_iter);
+        }
         let state = self.forward_state.get_or_init(|| forward_state(&module));
         self.masters.decide(&module, precision, &self.options.names, state);
         self.masters.round(module)

@@ -152,7 +152,9 @@ impl<M: Stage> StageWeights for Typed<M> {
 
     fn adopt(&mut self) {
         let Some((weights, optimizer)) = self.offered.take() else { return };
-        self.change(|module| with_weights(module, &weights));
+        // What was loaded may have masters of other types.
+        let module = Self::taken(&mut self.module).map(|module| with_weights(self.masters.take(module), &weights));
+        self.module = module.map(|module| self.rounded(module));
         self.optimizer = optimizer.or(self.optimizer.take());
         self.forget();
     }

@@ -7,7 +7,8 @@
 //!    module was built with half precision, else of the module's own type. A frozen one has no master of another type,
 //!    unless it got one while it was trained, or by a rule ([`Masters::widened`]). The first of several names decides.
 //!    State that forwards change (running statistics) is not rounded.
-//! 2. [`Masters::take`] puts the masters into the module, for what changes them; [`Masters::round`] takes them out
+//! 2. A rule gets f32 of the frozen parameters that it may use. Those that it changed keep a master.
+//! 3. [`Masters::take`] puts the masters into the module, for what changes them; [`Masters::round`] takes them out
 //!    again and leaves copies.
 
 use super::named::{NamedParameter, named_parameters};
@@ -34,6 +35,8 @@ pub(in crate::stage) struct Masters {
     types: HashMap<ParamId, Types>,
     /// The masters of parameters whose copies have another type.
     values: HashMap<ParamId, AnyTensor>,
+    /// The parameters that the module's rule may use, once that is known.
+    pub(in crate::stage) ruled: Option<HashSet<ParamId>>,
 }
 
 impl Masters {
@@ -67,12 +70,36 @@ impl Masters {
     /// computes with both.
     pub(in crate::stage) fn widened<M: Module>(&self, module: M) -> M {
         let module = self.whole(module);
-        let wider = |(id, value): (ParamId, AnyTensor)| {
-            let widest = AnyTensor::widest(self.types.get(&id)?.own);
-            (value.dtype() != widest).then(|| (id, value.cast(widest)))
-        };
-        let values = float_weights(&module).into_iter().filter_map(wider).collect();
+        let used = |id: &ParamId| self.ruled.as_ref().is_none_or(|ruled| ruled.contains(id));
+        if self.types.is_empty() || self.ruled.as_ref().is_some_and(HashSet::is_empty) {
+            return module;
+        }
+        let values = float_weights(&module).into_iter().filter(|(id, _)| used(id) && self.is_frozen_half(*id));
+        let values = values.map(|(id, value)| (id, value.widened())).collect();
         with_weights(module, &values)
+    }
+
+    /// A module after its rule. Frozen parameters that the rule did not change get their own type again. That is found
+    /// the first time, and kept.
+    pub(in crate::stage) fn narrowed<M: Module>(&mut self, module: M) -> M {
+        if self.types.is_empty() || self.ruled.is_some() {
+            return module;
+        }
+        let (mut narrow, mut changed) = (HashMap::new(), HashSet::new());
+        for (id, value) in float_weights(&module).into_iter().filter(|(id, _)| self.is_frozen_half(*id)) {
+            let own = value.clone().cast(self.types[&id].own);
+            match own.clone().widened().digest().is_ok_and(|digest| value.digest() == Ok(digest)) {
+                true => drop(narrow.insert(id, own)),
+                false => drop(changed.insert(id)),
+            }
+        }
+        self.ruled = Some(changed);
+        with_weights(module, &narrow)
+    }
+
+    /// Returns true if a parameter was built in half precision and has no master of another type.
+    fn is_frozen_half(&self, id: ParamId) -> bool {
+        self.types.get(&id).is_some_and(|types| types.master == types.own && AnyTensor::widest(types.own) != types.own)
     }
 
     /// Like [`Masters::whole`], and gives the masters away until [`Masters::round`], so that they can be changed in

@@ -76,7 +76,7 @@ impl Command for Evaluate {
     const NAME: &'static str = "evaluating";
     const RUNS_ON_WEIGHTS: bool = true;
 
-    fn call(&self, _: &mut Rank) -> Call {
+    fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
         let values = &self.values;
         Call::Shared(format!("evaluating {name} over {samples} samples in {microbatches} microbatches{values}"))

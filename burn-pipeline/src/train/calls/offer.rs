@@ -62,7 +62,7 @@ impl Command for Offer {
     const NAME: &'static str = "replacing a stage's module";
     const RUNS_ON_WEIGHTS: bool = true;
 
-    fn call(&self, _: &mut Rank) -> Call {
+    fn call(&self) -> Call {
         Call::Shared(format!("{} (stage {}, a `{}`)", Self::NAME, self.stage, self.wanted))
     }
 

@@ -36,7 +36,7 @@ impl Pipeline {
     /// # Errors
     /// Returns [`PipelineError::NoSuchModule`] if the stage is not an `M`. Also fails if a rank does not respond.
     pub fn module<M: Stage>(&mut self, stage: usize) -> Result<M, PipelineError> {
-        let modules = self.ask(Module { stage })?.into_iter().flatten();
+        let modules = self.ask(Module { stage, sharded: self.stages.are_sharded() })?.into_iter().flatten();
         // The copy is in an `Option`, from which it can be moved out of the box.
         let module = modules.filter_map(|module| module.downcast::<Option<M>>().ok()).find_map(|module| *module);
         module.ok_or(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() })
@@ -128,7 +128,7 @@ impl Command for Engines {
     type Reply = OfStages<EngineReport>;
     const NAME: &'static str = "reading the stages' engines";
 
-    fn call(&self, _: &mut Rank) -> Call {
+    fn call(&self) -> Call {
         Call::Local
     }
 
@@ -142,14 +142,16 @@ impl Command for Engines {
 /// Reads the module of one stage, whose type the caller knows.
 struct Module {
     stage: usize,
+    /// True if parameters of any stage are sharded, the same on all ranks.
+    sharded: bool,
 }
 
 impl Command for Module {
     type Reply = Option<Box<dyn Any + Send>>;
     const NAME: &'static str = "reading a stage's module";
 
-    fn call(&self, rank: &mut Rank) -> Call {
-        match rank.executor().is_sharded() {
+    fn call(&self) -> Call {
+        match self.sharded {
             // All replicas give their shards.
             true => Call::Shared(format!("{} ({})", Self::NAME, self.stage)),
             false => Call::Local,

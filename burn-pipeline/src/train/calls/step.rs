@@ -117,7 +117,9 @@ impl Pipeline {
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
         let (outputs, of_batch) = (self.outputs, self.input_gradients.is_some());
-        let (last, then) = (then.is_some(), then.map_or_else(|| "no step".to_owned(), Apply::described));
+        let (last, processes) = (then.is_some(), self.ranks.are_processes());
+        // Only processes compare it.
+        let then = then.filter(|_| processes).map_or_else(|| "no step".to_owned(), Apply::described);
         let train = Train { parts, batch, values, seed, scaled, step, last, then, outputs, of_batch };
         self.ask(train)?.into_iter().for_each(|outcome| report.add(outcome));
         report.outputs.sort_by_key(|(microbatch, _)| *microbatch);
@@ -191,7 +193,7 @@ impl Command for Train {
     const GATHERS: bool = true;
     const RUNS_ON_WEIGHTS: bool = true;
 
-    fn call(&self, _: &mut Rank) -> Call {
+    fn call(&self) -> Call {
         let (name, samples, microbatches) = (self.parts.name(), self.batch.samples(), self.batch.len());
         let (values, then) = (&self.values, &self.then);
         Call::Shared(format!(

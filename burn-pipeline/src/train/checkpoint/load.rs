@@ -100,7 +100,7 @@ impl Command for Read {
     type Reply = Result<BTreeSet<usize>, CheckpointError>;
     const NAME: &'static str = "reading a checkpoint";
 
-    fn call(&self, _: &mut Rank) -> Call {
+    fn call(&self) -> Call {
         Call::Shared(format!("{} ({})", Self::NAME, self.checkpoint.identity()))
     }
 
@@ -128,9 +128,10 @@ impl Read {
         offer_stages(rank, |stage, held, progress| {
             let weights = names_to_find(held, stage, &sharing);
             let (holders, has_optimizer) = (groups.of(stage), held.has_optimizer());
+            let masters = held.options().precision.is_some();
             let held = own.get(&stage).unwrap_or(&none);
             let (contents, stage) = (self.contents, Some(stage.index()));
-            let wanted = Wanted { weights: &weights, stage, holders, contents, has_optimizer, held };
+            let wanted = Wanted { weights: &weights, stage, holders, contents, has_optimizer, held, masters };
             let (state, places) = self.checkpoint.state_for(wanted, progress)?;
             used.extend(places);
             Ok(state)

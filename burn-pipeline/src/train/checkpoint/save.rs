@@ -18,7 +18,7 @@ use super::stored::{States, names_in_checkpoint};
 use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::payload::AnyTensor;
-use crate::stage::{ErasedStage, NamedWeight, StageError};
+use crate::stage::{ErasedStage, NamedWeight};
 use crate::tensor_parallel::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
@@ -141,11 +141,6 @@ fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, C
     let mut saved = Vec::new();
     for stage in stages {
         let states = rank.executor().gather_optimizer_states(stage)?;
-        if let (Err(message), true) = (&states, rank.executor().shards(stage)) {
-            // Other replicas may wait for this one's part of the state: an error of the call ends their waits.
-            let source = StageError::OptimizerState(message.clone());
-            return Err(ExecuteError::Module { rank: rank.number(), stage, source });
-        }
         let states = states.map_err(CheckpointError::OptimizerState);
         let (holders, saves) = (groups.of(stage), rank.answers_for(stage));
         let joined = rank.executor().stages().get(&stage).filter(|held| holders.joins(held.parameters()));

@@ -61,12 +61,15 @@ pub(super) struct Wanted<'a> {
     pub(super) has_optimizer: bool,
     /// Digests of the values that the checkpoint leaves to the model.
     pub(super) held: &'a HashMap<ParamId, HeldDigest>,
+    /// True if parameters in half precision may have masters, those that are frozen too.
+    pub(super) masters: bool,
 }
 
 impl<'a> Wanted<'a> {
     /// Everything of a single module.
     fn of_module(weights: &'a [NamedWeight], contents: Contents, held: &'a HashMap<ParamId, HeldDigest>) -> Self {
-        Self { weights, stage: None, holders: alone(), contents, has_optimizer: contents == Contents::All, held }
+        let has_optimizer = contents == Contents::All;
+        Self { weights, stage: None, holders: alone(), contents, has_optimizer, held, masters: false }
     }
 }
 
@@ -234,7 +237,10 @@ impl Checkpoint {
                 return Err(CheckpointError::Copies { first: key(place).to_owned(), second: key(other).to_owned() });
             }
             let (data, mut kept) = first.clone();
-            let data = as_type_of(&weight.value, key(place), data, &mut kept)?;
+            // A parameter that was trained before and is frozen here keeps its master, with the optimizer's state.
+            let trained = with_optimizer && !kept.is_empty();
+            let keeps = trained && wanted.masters && data.dtype() == AnyTensor::widest(weight.value.dtype());
+            let data = if keeps { data } else { as_type_of(&weight.value, key(place), data, &mut kept)? };
             let whole = AnyTensor::from_data_exact(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
             holders.cut_state(weight.id, &mut kept, &weight.value).map_err(CheckpointError::OptimizerState)?;
@@ -245,8 +251,8 @@ impl Checkpoint {
         Ok((state, used))
     }
 
-    /// The indices of the entries for a parameter: one, or several if copies of it were saved. The first is the same for
-    /// all copies.
+    /// The indices of the entries for a parameter: one, or several if copies of it were saved. The first is the same
+    /// for all copies.
     fn find(&self, weight: &NamedWeight, of: &Wanted<'_>) -> Result<Vec<usize>, CheckpointError> {
         let places: BTreeSet<usize> =
             weight.names.iter().filter_map(|name| self.places.get(name)).flatten().copied().collect();

@@ -9,6 +9,7 @@ use super::error::CheckpointError;
 use super::manifest::dtype_name;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, ParameterState, StageState, StateValue};
+use burn::module::ParamId;
 use burn::tensor::{DType, TensorData};
 
 /// Returns true if a parameter that was saved with the element type of this name can be loaded as `own`.
@@ -52,13 +53,26 @@ pub(super) fn converted(name: &str, data: TensorData, to: DType) -> Result<Tenso
     {
         return Err(refused());
     }
-    if largest(to) >= largest(data.dtype()) {
-        return Ok(data.convert_dtype(to));
+    if exceeds(&data, to) { Err(refused()) } else { Ok(data.convert_dtype(to)) }
+}
+
+/// Returns true if a finite number would become infinite in a float type.
+fn exceeds(data: &TensorData, to: DType) -> bool {
+    let Some(limit) = limit(to).filter(|limit| data.dtype().is_float() && !own_limit_below(data.dtype(), *limit))
+    else {
+        return false;
+    };
+    let rounds_up = |value: f64| value.is_finite() && value.abs() >= limit;
+    // Most are f32, which is read without an iterator behind a pointer.
+    match data.as_slice::<f32>() {
+        Ok(values) => values.iter().any(|&value| rounds_up(f64::from(value))),
+        Err(_) => data.iter::<f64>().any(rounds_up),
     }
-    let converted = data.clone().convert_dtype(to);
-    let lost = |(saved, own): (f64, f64)| saved.is_finite() && !own.is_finite();
-    let is_lost = data.iter().zip(converted.iter()).any(lost);
-    if is_lost { Err(refused()) } else { Ok(converted) }
+}
+
+/// Returns true if all finite numbers of a float type are below this one.
+fn own_limit_below(dtype: DType, other: f64) -> bool {
+    limit(dtype).is_some_and(|own| own <= other)
 }
 
 /// Refuses values of masters whose rounded copies, with which a stage computes, would be infinite.
@@ -69,7 +83,10 @@ pub(super) fn refuse_infinite_copies(held: &dyn ErasedStage, state: &StageState)
     if held.options().precision.is_none() {
         return Ok(());
     }
-    let copies = held.computed().into_iter().filter(|(_, copy)| copy.dtype() == DType::F16);
+    // A frozen mask may well be infinite.
+    let trained: Vec<ParamId> = held.named_parameters().iter().filter(|p| p.trainable).map(|p| p.id).collect();
+    let copies = held.computed().into_iter();
+    let copies = copies.filter(|(id, copy)| copy.dtype() == DType::F16 && trained.contains(id));
     let masters = copies.filter_map(|(id, _)| Some((id, state.weights.get(&id)?)));
     for (id, master) in masters.filter(|(_, master)| master.dtype() != DType::F16) {
         let name = || {
@@ -77,19 +94,22 @@ pub(super) fn refuse_infinite_copies(held: &dyn ErasedStage, state: &StageState)
             weights.find(|weight| weight.id == id).map(|mut weight| weight.names.swap_remove(0)).unwrap_or_default()
         };
         let data = master.to_data().map_err(|message| CheckpointError::Device { name: name(), message })?;
-        converted("", data, DType::F16).map_err(|_| CheckpointError::Range { name: name(), dtype: "f16".into() })?;
+        if exceeds(&data, DType::F16) {
+            return Err(CheckpointError::Range { name: name(), dtype: dtype_name(DType::F16) });
+        }
     }
     Ok(())
 }
 
-/// The largest number of a float type; all other types hold what they are given.
-fn largest(dtype: DType) -> f64 {
+/// The least number that rounds to infinity in a float type: halfway between its largest number and the next power of
+/// two. `None` for types that hold whatever is stored.
+fn limit(dtype: DType) -> Option<f64> {
     match dtype {
-        DType::F16 => 65504.0,
-        // 2 - 2^-7, times 2^127.
-        DType::BF16 => f64::from(f32::from_bits(0x7f7f_0000)),
-        DType::F32 | DType::Flex32 => f64::from(f32::MAX),
-        _ => f64::MAX,
+        DType::F16 => Some(65520.0),
+        // 2^128 - 2^119 and 2^128 - 2^103.
+        DType::BF16 => Some(f64::from(f32::MAX) + 2f64.powi(104) - 2f64.powi(119)),
+        DType::F32 | DType::Flex32 => Some(f64::from(f32::MAX) + 2f64.powi(103)),
+        _ => None,
     }
 }
 

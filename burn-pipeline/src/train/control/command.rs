@@ -29,8 +29,8 @@ pub(crate) trait Command: Send + Sync + 'static {
     /// that left some ranks with weights from before a step and others from after it.
     const RUNS_ON_WEIGHTS: bool = false;
 
-    /// What processes compare before they run it on this rank; by default only the name.
-    fn call(&self, _: &mut Rank) -> Call {
+    /// What processes compare before they run it; by default only the name.
+    fn call(&self) -> Call {
         Call::Shared(Self::NAME.to_owned())
     }
 

@@ -290,7 +290,7 @@ impl Command for Refuse {
     type Reply = ();
     const NAME: &'static str = "refusing a call";
 
-    fn call(&self, _: &mut Rank) -> Call {
+    fn call(&self) -> Call {
         Call::Refused(self.0.clone())
     }
 

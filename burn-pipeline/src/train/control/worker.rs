@@ -77,7 +77,7 @@ pub(super) fn run<C: Command>(
     processes: bool,
 ) -> Result<Result<Vec<C::Reply>, PipelineError>, ExecuteError> {
     rank.begin_call();
-    let run = |rank: &mut Rank| match processes.then(|| command.call(rank)) {
+    let run = |rank: &mut Rank| match processes.then(|| command.call()) {
         Some(call) if !matches!(call, Call::Local) => run_together(rank, command, call),
         _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
     };

@@ -198,7 +198,8 @@ impl Blueprint {
         let (mut made, rank) = (Made::default(), link.rank());
         for stage in placement.stages_of(self.grid(link).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
-            let held = self.stage(rank, stage, device, groups, outputs)?;
+            let mut held = self.stage(rank, stage, device, groups, outputs)?;
+            held.options_mut().sharded.get_or_insert(builder.sharded);
             let spread = groups.replicas.cuts_any(held.parameters());
             made.add(rank, device, StageFacts::of(stage, held.as_ref(), spread), held, &groups.members)?;
         }

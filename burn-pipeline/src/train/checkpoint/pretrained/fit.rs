@@ -22,8 +22,8 @@ pub(in crate::train::checkpoint) struct Fit {
 }
 
 impl Fit {
-    /// Checks that the stores fit the model, from the fits of all ranks. Returns the digests of the values of parameters
-    /// that are not trained.
+    /// Checks that the stores fit the model, from the fits of all ranks. Returns the digests of the values of
+    /// parameters that are not trained.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, [`CheckpointError::Copies`] if copies of

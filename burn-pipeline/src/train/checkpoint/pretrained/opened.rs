@@ -87,10 +87,11 @@ impl<'a> Opened<'a> {
                 continue;
             };
             let shape = holders.whole_shape(weight.id, weight.value.shape());
-            let Some(data) = self.read(first, &weight, &shape)? else { continue };
+            // Before its shape is compared: that of another rank differs too.
             if let Some(adapters) = &self.adapters {
                 adapters.compare(&weight, scales)?;
             }
+            let Some(data) = self.read(first, &weight, &shape)? else { continue };
             for other in &found[1..] {
                 if self.read(other, &weight, &shape)?.is_some_and(|other| other.as_bytes() != data.as_bytes()) {
                     return Err(CheckpointError::Copies { first: first.clone(), second: other.clone() });
