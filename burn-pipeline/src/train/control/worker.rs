@@ -77,14 +77,17 @@ pub(super) fn run<C: Command>(
     processes: bool,
 ) -> Result<Result<Vec<C::Reply>, PipelineError>, ExecuteError> {
     rank.begin_call();
-    let run = |rank: &mut Rank| match processes.then(|| command.call()) {
-        Some(call) if !matches!(call, Call::Local) => run_together(rank, command, call),
-        _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
+    let run = |rank: &mut Rank| {
+        let result = match processes.then(|| command.call()) {
+            Some(call) if !matches!(call, Call::Local) => run_together(rank, command, call),
+            _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
+        };
+        rank.executor().link().set_activity(Activity::Idle);
+        result
     };
     // Unwind safety: a panic ends the link, and so the pipeline.
     let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
     let result = result.unwrap_or_else(|panic| Err(of_panic(rank, C::NAME, panic.as_ref())));
-    rank.executor().link().set_activity(Activity::Idle);
     let result = result.map_err(|error| rank.executor().blame_device(error));
     result.inspect_err(|error| tell_failure(rank.number(), error)).inspect_err(|error| rank.executor().fail(error))
 }
