@@ -30,11 +30,12 @@ impl Pipeline {
     ///
     /// Half precision is widened to f32, with its optimizer state, for a pipeline with masters
     /// ([`Builder::precision`](crate::Builder::precision)); f32 is rounded once, to nearest even, for one whose
-    /// parameters are half.
+    /// parameters are half. With a precision, a frozen half parameter for which the optimizer kept state gets an f32
+    /// master.
     ///
     /// # Errors
-    /// Returns [`CheckpointError`] if names, shapes or other element types do not fit, optimizer state would be
-    /// rounded, or a file is missing or damaged; the pipeline is unchanged. After a failure that left some ranks with
+    /// Returns [`CheckpointError`] if names, shapes or other element types do not fit, a type cannot hold a stored
+    /// value, saved copies of a tied parameter differ, optimizer state would be rounded, or a file is missing or damaged; the pipeline is unchanged. After a failure that left some ranks with
     /// weights from before a step ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the
     /// pipeline usable again.
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
