@@ -35,9 +35,9 @@ impl Pipeline {
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if names, shapes or other element types do not fit, a type cannot hold a stored
-    /// value, saved copies of a tied parameter differ, optimizer state would be rounded, or a file is missing or damaged; the pipeline is unchanged. After a failure that left some ranks with
-    /// weights from before a step ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the
-    /// pipeline usable again.
+    /// value, saved copies of a tied parameter differ, optimizer state would be rounded, or a file is missing or
+    /// damaged; the pipeline is unchanged. After a failure that left some ranks with weights from before a step
+    /// ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the pipeline usable again.
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
