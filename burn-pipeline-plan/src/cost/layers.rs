@@ -180,7 +180,7 @@ impl Layers {
     }
 
     /// The stages of a profile as layers of kind `S`, to be kept or cut more coarsely. The seconds of `UNSHARD` and
-    /// `REDUCE_GRAD` are lost.
+    /// `REDUCE_GRAD`, and the pieces of a parallel vocabulary, are not part of layers.
     ///
     /// # Errors
     /// Returns [`PartitionError::TooManyLayers`] if there are more than [`Layers::MAX`] stages.

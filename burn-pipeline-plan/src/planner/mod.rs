@@ -12,7 +12,8 @@
 //!    front of seconds and bytes; the dropped candidates with their reasons; and a lower bound.
 //! 4. [`Synthesis`] makes a schedule for a profile. It works without the planner too.
 //!
-//! Reading order: `request`, `report`, `search`, `layout`, `alike`, `mixed`, `job`, `price`, then `synthesis`.
+//! Reading order: `request`, `report`, `search`, `layout`, `alike`, `mixed`, `unpipelined`, `job`, `price`, then
+//! `synthesis`.
 
 mod alike;
 mod bound;

@@ -14,7 +14,7 @@
 //!    not show when values arrive, so this time counts as transfer there.
 
 use super::report::{IdleCause, IdlePeriod};
-use crate::plan::{Op, StageId, Task};
+use crate::plan::{Op, Task};
 use crate::trace::{Event, Product, Track, awaited, product_of};
 use std::collections::HashMap;
 
@@ -128,7 +128,7 @@ impl<'a> TrackIndex<'a> {
         let (stage, microbatch) = (task.stage(), task.microbatch());
         let (neighbour, forward) = match task.op() {
             Op::Forward => (stage.previous(), true),
-            op if op.gives_input_gradient() => (Some(StageId::in_route(stage.route(), stage.index() + 1)), false),
+            op if op.gives_input_gradient() => (stage.next(usize::MAX), false),
             _ => return Vec::new(),
         };
         let skipped = self.skipped.get(&(stage, microbatch, forward)).cloned().unwrap_or_default();

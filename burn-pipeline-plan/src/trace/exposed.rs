@@ -74,7 +74,7 @@ impl Track {
             }
             let task = event.action.tasks().find(|task| task.op().is_transfer())?;
             let ready = awaited(task).and_then(|product| ready(products.get(&product)?, event.end));
-            let from = ready.unwrap_or(event.start).clamp(event.start, event.end);
+            let from = within(ready.unwrap_or(event.start), event);
             let exposed = event.end - from - overlap(busy, from, event.end);
             Some(ExposedTime { event: *event, task, early: from - event.start, exposed: exposed.max(0.0) })
         };
@@ -112,9 +112,14 @@ impl Waits {
             return self.spans.get(&(event.rank, task)).map_or(0.0, |waits| overlap(waits, start, end));
         }
         let last = if task.op() == Op::ReduceGrad { busy.last() } else { before(busy, end) };
-        let from = last.map_or(start, |&(_, over)| over.clamp(start, end));
+        let from = last.map_or(start, |&(_, over)| within(over, event));
         end - from
     }
+}
+
+/// The time in the event that is next to this one. (`clamp` panics if an event ends before it starts, or at NaN.)
+fn within(time: f64, event: &Event) -> f64 {
+    time.max(event.start).min(event.end)
 }
 
 /// The last span that began before `end`.

@@ -265,7 +265,20 @@ fn a_wait_past_a_neighbour_follows_its_start_once_and_comes_before_the_use() {
     let good = plan(first, last);
     let read = Plan::from_csv("good", &good).unwrap();
     assert_eq!(read.to_csv(), good);
-    assert!(read.check(&under(Transport::Rendezvous)).is_ok());
+    for transport in [Transport::Rendezvous, Transport::Buffered(1), Transport::Buffered(4), Transport::Unbounded] {
+        assert!(read.clone().check(&under(transport)).is_ok(), "{transport:?}");
+    }
+    // One end waits apart from its start, the other does not.
+    let half = Plan::from_csv("half", &plan(first, "2RECV_F0<0,2RECV_F0,2F0")).unwrap();
+    assert!(half.check(&under(Transport::Rendezvous)).is_ok());
+    // Rank 1 receives microbatch 1 before it sends on microbatch 0, for which rank 0 waits before it sends microbatch 1.
+    let rows = [
+        "0F0,0SEND_F0,0SEND_F0>3,0WAIT_SEND_F0>3,2RECV_F0,2F0,0F1,0SEND_F1,2SEND_F0,0SEND_F1>3,2RECV_F1,2F1,2SEND_F1",
+        "1RECV_F0,1F0,3RECV_F0<0,1RECV_F1,1F1,1SEND_F0,3WAIT_RECV_F0<0,3RECV_F0,3F0,3RECV_F1<0,1SEND_F1,3RECV_F1,3F1",
+    ];
+    let circle = Plan::from_csv("circle", &format!("{}\n{}\n", rows[0], rows[1])).unwrap();
+    let error = *circle.check(&under(Transport::Rendezvous)).unwrap_err();
+    assert!(matches!(error, CheckError::Deadlock { .. }), "{error}");
     let error = refusal(&plan("0F0,0SEND_F0,0WAIT_SEND_F0>2,0SEND_F0>2", last), &[(0, 2)]);
     assert!(matches!(error, CheckError::Unmet { step: 2, needs, .. } if needs == text("0SEND_F0>2")), "{error}");
     let error = refusal(&plan(&format!("{first},0WAIT_SEND_F0>2"), last), &[(0, 2)]);

@@ -185,8 +185,16 @@ fn blocking_transfers_are_seen_in_a_terminal() {
 fn events_without_sense_do_not_panic() {
     let action = Action::forward(0, 0);
     let times = [(f64::NAN, 1.0), (2.0, 1.0), (0.0, f64::INFINITY), (-1.0, -2.0), (0.0, 0.0)];
-    let events = times.iter().map(|&(start, end)| Event { rank: 3, action, start, end }).collect();
-    for track in [Track { name: String::new(), ranks: 0, events }, Track::default()] {
+    let exchanged = ["0SEND_F0", "0RECV_B0", "0REDUCE_GRAD", "0UNSHARD"].map(|action| action.parse().unwrap());
+    let all = [vec![action], exchanged.to_vec(), exchanged.iter().chain(&[action]).copied().collect()];
+    let event = |action| times.map(|(start, end)| Event { rank: 3, action, start, end });
+    let tracks = all.map(|actions| Track {
+        ranks: 0,
+        events: actions.into_iter().flat_map(event).collect(),
+        ..Track::default()
+    });
+    for track in tracks.into_iter().chain([Track::default()]) {
+        assert!(track.exposed_times().len() <= track.events.len());
         track.ascii(0);
         well_formed(&track.svg(&SvgOptions { width: 0.0, ..SvgOptions::default() }));
         chrome(&[track]);

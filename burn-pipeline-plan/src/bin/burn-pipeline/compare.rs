@@ -84,10 +84,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     if let Some(path) = &arguments.html {
         write(path, &page(&candidates, &refusals, arguments).html())?;
     }
-    if arguments.json {
-        return print_json(&candidates, &refusals, out);
+    match arguments.json {
+        true => print_json(&candidates, &refusals, out)?,
+        false => print(&candidates, &refusals, out)?,
     }
-    print(&candidates, &refusals, out)?;
     if candidates.is_empty() {
         return Err(Failure::Refused("no schedule can be used at this size and under this cap".into()));
     }

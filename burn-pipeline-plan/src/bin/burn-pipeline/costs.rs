@@ -76,10 +76,15 @@ impl CostArguments {
         if self.profile.is_some() { page } else { page.memory_in("rank-microbatches") }
     }
 
-    /// Returns a plan with its profile. A plan without transfers gets the profile's skip edges.
+    /// Returns a plan with its profile. A plan without transfers gets the profile's skip edges, and trains from the
+    /// profile's first stage that trains.
     pub(crate) fn over(&self, plan: Plan) -> Result<(Plan, Profile), Failure> {
         let profile = self.profile(plan.placement())?;
-        if plan.is_lowered() || profile.skips().is_empty() {
+        if plan.is_lowered() {
+            return Ok((plan, profile));
+        }
+        let plan = if plan.first_trained() == 0 { plan.train_from(profile.first_trained())? } else { plan };
+        if profile.skips().is_empty() {
             return Ok((plan, profile));
         }
         let plan = plan.with_skips(profile.skips().to_vec()).map_err(|error| Failure::Input(error.to_string()))?;

@@ -10,7 +10,7 @@ use crate::overlap::OverlapArguments;
 use crate::partition::read_layers;
 use crate::source::TransferArguments;
 use crate::values::{amount, positive};
-use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile};
+use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile, VocabularyCost};
 use burn_pipeline_plan::page::{Choices, Page};
 use burn_pipeline_plan::planner::{
     Candidate, Cut, PassChoice, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
@@ -136,16 +136,15 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
 
 /// The planner's request from the flags.
 fn request(arguments: &Arguments) -> Result<Request, Failure> {
-    let (layers, links, chunks, cuts) = model(arguments)?;
+    let Model { layers, vocabulary, links, chunks, cuts } = model(arguments)?;
     let first = arguments.microbatches.first().copied().unwrap_or(1);
-    let measured = Workload {
-        input_bytes: arguments.input_bytes,
-        ..Workload::new(arguments.measured_at.unwrap_or(first), layers)
-    };
-    let recut = |&microbatches: &usize| match microbatches {
-        0 => Err(Failure::Input("a step needs at least one microbatch".into())),
-        microbatches => Ok(measured.recut(microbatches, arguments.fixed)?),
-    };
+    let measured_at = arguments.measured_at.unwrap_or(first);
+    if measured_at == 0 || arguments.microbatches.contains(&0) {
+        return Err(Failure::Input("a step needs at least one microbatch".into()));
+    }
+    let input_bytes = vocabulary.map_or(arguments.input_bytes, |pieces| pieces.embedded_bytes);
+    let measured = Workload { input_bytes, vocabulary, ..Workload::new(measured_at, layers) };
+    let recut = |&microbatches: &usize| measured.recut(microbatches, arguments.fixed);
     let workloads = arguments.microbatches.iter().map(recut).collect::<Result<_, _>>()?;
     let recompute = if arguments.no_recompute { vec![Recompute::Never] } else { Recompute::ALL.to_vec() };
     Ok(Request {
@@ -169,8 +168,18 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
     })
 }
 
-/// The layers, links, numbers of chunks and cuts from the flags.
-fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cut>), Failure> {
+/// What the planner may cut, and how.
+struct Model {
+    layers: Layers,
+    /// The pieces of embedding and head, of a profile whose vocabulary is parallel.
+    vocabulary: Option<VocabularyCost>,
+    links: LinkCosts,
+    chunks: Vec<usize>,
+    cuts: Vec<Cut>,
+}
+
+/// The model from the flags.
+fn model(arguments: &Arguments) -> Result<Model, Failure> {
     if let Some(path) = &arguments.profile {
         let profile = parse(path, Profile::from_json)?;
         let stages = profile.stages().len();
@@ -181,8 +190,13 @@ fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cu
                 arguments.ranks
             )));
         }
-        let layers = Layers::of_profile(&profile)?;
-        return Ok((layers, profile.links().clone(), vec![stages / arguments.ranks], vec![Cut::Even]));
+        return Ok(Model {
+            layers: Layers::of_profile(&profile)?,
+            vocabulary: profile.vocabulary().copied(),
+            links: profile.links().clone(),
+            chunks: vec![stages / arguments.ranks],
+            cuts: vec![Cut::Even],
+        });
     }
     let Some(path) = &arguments.layers else { return Err(Failure::Input("give --layers or --profile".into())) };
     let (layers, _) = read_layers(path, arguments.rate)?;
@@ -193,7 +207,7 @@ fn model(arguments: &Arguments) -> Result<(Layers, LinkCosts, Vec<usize>, Vec<Cu
             between: Vec::new(),
         },
     };
-    Ok((layers, links, arguments.chunks.clone(), Cut::ALL.to_vec()))
+    Ok(Model { layers, vocabulary: None, links, chunks: arguments.chunks.clone(), cuts: Cut::ALL.to_vec() })
 }
 
 fn report(planned: &PlannerReport) -> Value {

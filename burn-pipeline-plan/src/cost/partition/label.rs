@@ -7,7 +7,8 @@
 //! 1. A *label* is one way to cut the first layers into the first stages, with the loads and bytes of all bins.
 //! 2. A label is dropped if (a) a bin reaches the bound or the cap, (b) the bins of the remaining stages have less
 //!    room than the remaining layers need, or (c) another label of the same stage and layer is no worse in any bin.
-//! 3. At most `states` labels of a stage and layer are kept: the most even ones.
+//! 3. At most `states` labels of a stage and layer are kept: the most even ones. They are chosen before the next layer
+//!    is looked at, so memory is in proportion to `layers * states`.
 
 use super::problem::Problem;
 
@@ -39,14 +40,16 @@ pub(super) fn search(problem: &Problem, bound: f64, states: usize) -> (Option<Ve
     labels[0].push(start);
     for stage in 0..stages {
         let open = open_bins(problem, stage + 1);
+        let last = layers - (stages - stage - 1);
         let mut next: Vec<Vec<Label>> = vec![Vec::new(); layers + 1];
-        for (from, labels) in labels.iter().enumerate() {
-            for label in labels {
-                extend(problem, label, (stage, from), bound, &open, &mut next);
-            }
-        }
-        for labels in &mut next {
-            complete &= keep(labels, &open, states);
+        let begun = labels.iter().enumerate();
+        let mut growing: Vec<(usize, &Label)> =
+            begun.flat_map(|(from, labels)| labels.iter().map(move |label| (from, label))).collect();
+        let first = if stage + 1 == stages { layers } else { 1 };
+        for (to, ends) in next.iter_mut().enumerate().take(last + 1).skip(first) {
+            growing
+                .retain(|&(from, label)| from >= to || extend(problem, label, (stage, from, to), bound, &open, ends));
+            complete &= keep(ends, &open, states);
         }
         labels = next;
     }
@@ -63,43 +66,40 @@ fn open_bins(problem: &Problem, stage: usize) -> Vec<usize> {
     bins
 }
 
-/// Extends a label by one stage, with every possible end.
+/// Extends a label by a stage of the layers `from..to`. Returns false if no later end fits either.
 fn extend(
     problem: &Problem,
     label: &Label,
-    (stage, from): (usize, usize),
+    (stage, from, to): (usize, usize, usize),
     bound: f64,
     open: &[usize],
-    next: &mut [Vec<Label>],
-) {
-    let (layers, to_come) = (problem.layers(), problem.stages() - stage - 1);
-    let ends = if to_come == 0 { layers..=layers } else { from + 1..=layers - to_come };
-    for to in ends {
-        let mut new = label.clone();
-        for &share in problem.shares(stage) {
-            let load = problem.load(stage, share, from, to);
-            new.weights[share.bin] += load.weight;
-            new.bytes[share.bin] += load.bytes;
-            new.largest = new.largest.max(new.weights[share.bin]);
-            // More layers only add load and bytes: no later end fits either.
-            if !problem.fits(new.bytes[share.bin]) {
-                return;
-            }
+    ends: &mut Vec<Label>,
+) -> bool {
+    let mut new = label.clone();
+    for &share in problem.shares(stage) {
+        let load = problem.load(stage, share, from, to);
+        new.weights[share.bin] += load.weight;
+        new.bytes[share.bin] += load.bytes;
+        new.largest = new.largest.max(new.weights[share.bin]);
+        // More layers only add load and bytes.
+        if !problem.fits(new.bytes[share.bin]) {
+            return false;
         }
-        if new.largest >= bound {
-            return;
-        }
-        let room: f64 = open.iter().map(|&bin| bound - new.weights[bin]).sum();
-        if problem.to_come(stage + 1, to) > room * (1.0 + 1e-12) {
-            continue;
-        }
-        if to_come > 0 {
-            new.boundaries.push(to);
-        }
-        let squares = new.weights.iter().map(|w| w * w).sum::<f64>() / (1.0 + new.largest * new.largest);
-        new.unevenness = squares + new.bytes.iter().map(|&b| problem.fullness(b).powi(2)).sum::<f64>();
-        next[to].push(new);
     }
+    if new.largest >= bound {
+        return false;
+    }
+    let room: f64 = open.iter().map(|&bin| bound - new.weights[bin]).sum();
+    if problem.to_come(stage + 1, to) > room * (1.0 + 1e-12) {
+        return true;
+    }
+    if stage + 1 < problem.stages() {
+        new.boundaries.push(to);
+    }
+    let squares = new.weights.iter().map(|w| w * w).sum::<f64>() / (1.0 + new.largest * new.largest);
+    new.unevenness = squares + new.bytes.iter().map(|&b| problem.fullness(b).powi(2)).sum::<f64>();
+    ends.push(new);
+    true
 }
 
 /// Keeps the labels that no other label dominates, at most `states` of them. Returns false if some were left out.

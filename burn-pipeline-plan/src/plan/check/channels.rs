@@ -165,6 +165,7 @@ impl Transfers {
             Op::SendForward | Op::ReceiveForward => (value * 2, onward),
             _ => (value * 2 + 1, back),
         };
+        self.has_waits |= part == Part::Wait;
         self.list.push(Transfer::new(value, channel, op.is_send(), part));
     }
 

@@ -64,6 +64,10 @@ fn plan_says_what_limits_it_and_what_was_dropped() {
     assert!(kept["candidates"].as_array().unwrap().iter().all(|c| c["partition"] == "1+1"), "{kept}");
     let odd = run(&format!("plan --profile {stages} --ranks 3 --microbatches 4"));
     assert!(odd.code == 2 && odd.err.contains("2 stages do not divide evenly among 3 ranks"), "{}", odd.err);
+    for none in ["--microbatches 0", "--microbatches 4 --measured-at 0"] {
+        let refused = run(&format!("plan --layers {model} --ranks 2 {none}"));
+        assert!(refused.code == 2 && refused.err.contains("at least one microbatch"), "{none}: {}", refused.err);
+    }
     let full = run(&format!("plan --layers {model} --ranks 2 --microbatches 4 --cap 10"));
     assert!(full.code == 1 && full.err.contains("the leanest holds"), "{}", full.err);
 }
@@ -112,4 +116,9 @@ fn a_vocabulary_parallel_is_planned_checked_and_simulated() {
     assert!(print(&format!("check {csv} --lowered")).contains("ok under rendezvous"));
     let step = json(&print(&format!("simulate --plan {csv} --profile {costs} --json")));
     assert!(near(&step["makespan"], best["seconds"].as_f64().unwrap()), "{step}");
+    // The profile is of stages between the embedding and the head, whose pieces it also has.
+    let flags = "--ranks 3 --microbatches 8 --no-synthesis --pipeline-only --no-recompute";
+    let again = json(&print(&format!("plan --profile {costs} {flags} --json")));
+    assert_eq!(again["best"]["vocabulary_parallel"].as_bool(), Some(true), "{again}");
+    assert!(near(&again["best"]["seconds"], best["seconds"].as_f64().unwrap()), "{again}");
 }

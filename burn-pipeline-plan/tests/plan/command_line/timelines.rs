@@ -188,3 +188,49 @@ fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
     assert_eq!(wrong.code, 2);
     assert!(wrong.err.contains("reorder-communication"), "{}", wrong.err);
 }
+
+#[test]
+fn a_profile_of_frozen_stages_is_compared_without_their_backwards() {
+    let stage = r#"{"forward": 1, "input": 1, "weight": 1, "message_bytes": 10}"#;
+    let frozen = r#"{"forward": 1, "message_bytes": 10}"#;
+    let profile = |first: usize, stages: [&str; 3]| {
+        let text = format!(
+            r#"{{"stages": [{}], "first_trained": {first}, "links": {{"default": {{"latency": 1}}}}}}"#,
+            stages.join(", ")
+        );
+        file(&format!("frozen_{first}.json"), &text)
+    };
+    let size = "--ranks 3 --microbatches 4";
+    let (all, last) = (profile(0, [stage; 3]), profile(2, [frozen, frozen, r#"{"forward": 1, "weight": 2}"#]));
+    let given = json(&print(&format!("simulate --name 1F1B {size} --train-from 2 --profile {last} --json")));
+    let own = json(&print(&format!("simulate --name 1F1B {size} --profile {last} --json")));
+    assert_eq!(own["makespan"], given["makespan"]);
+    let seconds = |profile: &str| {
+        let table = json(&print(&format!("compare {size} --profile {profile} --json")));
+        let rows = table["schedules"].as_array().unwrap().clone();
+        rows.iter().find(|row| row["name"] == "1F1B").unwrap()["makespan"].as_f64().unwrap()
+    };
+    assert!(near(&own["makespan"], seconds(&last)), "{own}");
+    assert!(seconds(&last) < seconds(&all));
+}
+
+#[test]
+fn compare_exits_with_1_without_a_usable_schedule_in_either_form() {
+    for form in ["", "--json"] {
+        let outcome = run(&format!("compare --ranks 2 --microbatches 4 --cap 0.001 {form}"));
+        assert_eq!(outcome.code, 1, "{form}: {}", outcome.err);
+        assert!(outcome.err.contains("no schedule can be used"), "{form}: {}", outcome.err);
+    }
+}
+
+#[test]
+fn a_trace_of_the_last_stage_number_is_reported() {
+    let event = |name: &str, ts: usize| {
+        format!(r#"{{"name": "{name}", "ph": "X", "ts": {ts}, "dur": 5, "args": {{"rank": 0}}}}"#)
+    };
+    let events = [event("0F0", 0), event("65535B0", 20)].join(", ");
+    let trace = file("last_stage.json", &format!(r#"{{"traceEvents": [{events}]}}"#));
+    let page = file("last_stage.html", "");
+    print(&format!("report {trace} {page}"));
+    assert!(std::fs::read_to_string(&page).unwrap().contains("65535B0"));
+}
