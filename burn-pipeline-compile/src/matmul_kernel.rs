@@ -14,8 +14,8 @@ const ADDABLE: RangeInclusive<usize> = 3..=512;
 const FEW: usize = 16;
 /// The number of rows from which packing the right operand always pays.
 const PACKED_ROWS: usize = 64;
-/// Smaller matmuls have separate kernels.
-const SMALL: usize = 16 * 16;
+/// Matmuls of at most this many elements have separate kernels.
+pub(crate) const SMALL: usize = 16 * 16;
 
 /// Returns true if [`add_matmul`](crate::matmul::add_matmul) supports a matmul of these sizes.
 pub(crate) fn is_addable([rows, columns, depth]: [usize; 3]) -> bool {
@@ -40,7 +40,7 @@ pub(crate) unsafe fn multiply(
     let [rows, columns, depth] = sizes;
     let plain = matches!((lhs.at, rhs.at), (Elements::F32(_), Elements::F32(_)));
     assert!(plain || rounded.is_some(), "half-precision operands were widened");
-    let own = rounded.map(By::Pairs).or_else(|| numbers(sizes, to, [lhs, rhs]));
+    let own = rounded.map(By::Rounded).or_else(|| numbers(sizes, to, [lhs, rhs]));
     let kept = if add { 1.0_f32 } else { 0.0 };
     // SAFETY: guaranteed by the caller.
     unsafe {

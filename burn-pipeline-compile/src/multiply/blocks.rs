@@ -2,14 +2,15 @@
 //!
 //! 1. If the target's columns are contiguous, the transposed matmul is computed: kernels write rows.
 //! 2. Threads divide the rows or the columns, whichever are more, in whole tiles.
-//! 3. Blocks of at most 512 products, 512 columns and 240 rows are packed and multiplied ([`tiles`]), along the depth
-//!    in order. `f32` rows with contiguous elements are read in place, unless they would share sets of the L1 cache.
+//! 3. Blocks of at most 512 products, 512 columns (1,024 of pairs) and 240 rows are packed and multiplied ([`tiles`]),
+//!    along the depth in order. `f32` rows with contiguous elements are read in place, unless they would share sets of
+//!    the L1 cache.
 
-use super::kernel::{COLUMNS, Left, Multiply, Numbers, Pairs, ROWS};
-use super::pack::{Operand, pack_numbers, pack_rounded, pack_rounding, panel};
+use super::kernel::{COLUMNS, Left, Multiply, Numbers, OneByOne, Pairs, ROWS};
+use super::pack::{Operand, pack_numbers, pack_one_by_one, pack_rounded, pack_rounding, panel};
 use super::tiles::{cut, tiles};
-use super::words::Line;
-use super::{By, Elements, Matrix};
+use super::words::{Group, Line};
+use super::{Bf16, By, Elements, Matrix};
 use crate::half::Half;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -19,7 +20,7 @@ use std::ops::Range;
 pub(super) const DEPTH: usize = 512;
 /// The rows of a block.
 const BLOCK_ROWS: usize = 240;
-/// The columns of a block.
+/// The columns of a block, if a word is a number; twice as many of pairs.
 const BLOCK_COLUMNS: usize = 512;
 /// Rows at distances that are multiples of this many bytes map to the same sets of the L1 cache.
 const SAME_SETS: usize = 4096;
@@ -46,7 +47,7 @@ impl<T: Copy> Shared<T> {
 /// Writes a matmul, or adds it to the target; on all threads if `parallel`. `sizes` are rows, columns and depth.
 ///
 /// # Safety
-/// The matrices have these sizes. Operands are `f32`, or for pairs `bf16`. Nothing else refers to the
+/// The matrices have these sizes. Operands are `f32`, or `bf16` if they are rounded. Nothing else refers to the
 /// elements of `to`, which are all distinct.
 pub(crate) unsafe fn multiply(
     by: By,
@@ -59,7 +60,7 @@ pub(crate) unsafe fn multiply(
 ) {
     let known = |at: &Elements| match by {
         By::Numbers(_) => matches!(at, Elements::F32(_)),
-        By::Pairs(_) => !matches!(at, Elements::Half(_, Half::F16)),
+        By::Rounded(_) => !matches!(at, Elements::Half(_, Half::F16)),
     };
     debug_assert!([lhs.at, rhs.at].iter().all(known), "the kernel reads these types");
     let [rows, columns, depth] = sizes;
@@ -93,7 +94,8 @@ unsafe fn along_rows(
         unsafe {
             match by {
                 By::Numbers(_) => blocks::<Numbers>([rows, columns], depth, to, lhs, rhs, add),
-                By::Pairs(_) => blocks::<Pairs>([rows, columns], depth, to, lhs, rhs, add),
+                By::Rounded(Bf16 { pairs: true, .. }) => blocks::<Pairs>([rows, columns], depth, to, lhs, rhs, add),
+                By::Rounded(Bf16 { pairs: false, .. }) => blocks::<OneByOne>([rows, columns], depth, to, lhs, rhs, add),
             }
         }
     };
@@ -135,13 +137,13 @@ unsafe fn blocks<M: Multiply>(
     PACKED.with_borrow_mut(|[left, right]| {
         for depths in cut(0..depth, DEPTH) {
             let add = add || depths.start > 0;
-            for columns in cut(columns.clone(), BLOCK_COLUMNS) {
+            for columns in cut(columns.clone(), M::GROUP.elements(BLOCK_COLUMNS)) {
                 // SAFETY: guaranteed by the caller.
-                unsafe { packed::<COLUMNS>(M::ELEMENTS, rhs.transposed(), columns.clone(), depths.clone(), right) };
+                unsafe { packed::<M, COLUMNS>(rhs.transposed(), columns.clone(), depths.clone(), right) };
                 for rows in cut(rows.clone(), BLOCK_ROWS) {
                     // SAFETY: as above.
                     unsafe {
-                        let words = depths.len().div_ceil(M::ELEMENTS);
+                        let words = M::GROUP.words(depths.len());
                         let left = left_of::<M>(lhs, rows.clone(), depths.clone(), left);
                         tiles::<M>(words, left, right, [rows, columns.clone()], to, add);
                     }
@@ -161,7 +163,7 @@ unsafe fn left_of<M: Multiply>(
     depths: Range<usize>,
     to: &mut Vec<Line>,
 ) -> Left {
-    if let (1, Elements::F32(at)) = (M::ELEMENTS, lhs.at)
+    if let (Group::NUMBER, Elements::F32(at)) = (M::GROUP, lhs.at)
         && lhs.column == 1
         && !(lhs.row.unsigned_abs() * size_of::<f32>()).is_multiple_of(SAME_SETS)
     {
@@ -169,7 +171,7 @@ unsafe fn left_of<M: Multiply>(
         return Left::Rows(at.cast(), lhs.row);
     }
     // SAFETY: guaranteed by the caller.
-    unsafe { packed::<ROWS>(M::ELEMENTS, lhs, rows, depths, to) };
+    unsafe { packed::<M, ROWS>(lhs, rows, depths, to) };
     Left::Packed(to.as_ptr().cast())
 }
 
@@ -177,24 +179,27 @@ unsafe fn left_of<M: Multiply>(
 ///
 /// # Safety
 /// The matrix has these rows and columns, and the processor has the instruction.
-unsafe fn packed<const WIDTH: usize>(
-    elements: usize,
+unsafe fn packed<M: Multiply, const WIDTH: usize>(
     matrix: Matrix<Elements>,
     lanes: Range<usize>,
     depths: Range<usize>,
     to: &mut Vec<Line>,
 ) {
-    let lines = lanes.len().div_ceil(WIDTH) * panel::<WIDTH>(depths.len().div_ceil(elements));
+    let lines = lanes.len().div_ceil(WIDTH) * panel::<WIDTH>(M::GROUP.words(depths.len()));
     if to.len() < lines {
         to.resize(lines, Line::default());
     }
     let (lane, depth) = (matrix.row, matrix.column);
     // SAFETY: guaranteed by the caller.
     unsafe {
-        match (matrix.at, elements) {
-            (Elements::F32(at), 1) => pack_numbers::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::F32(at), _) => pack_rounding::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::Half(at, _), _) => pack_rounded::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+        match (matrix.at, M::GROUP) {
+            (Elements::F32(at), Group::NUMBER) => pack_numbers::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::F32(at), Group::PAIR) => pack_rounding::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::F32(at), _) => pack_one_by_one::<_, WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            (Elements::Half(at, _), Group::PAIR) => {
+                pack_rounded::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to);
+            }
+            (Elements::Half(at, _), _) => pack_one_by_one::<_, WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
         }
     }
 }

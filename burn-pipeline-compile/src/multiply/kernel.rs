@@ -2,9 +2,11 @@
 //!
 //! 1. For each word along the depth, one or two vectors of columns are loaded. The word of each row is broadcast,
 //!    multiplied with them and added to the row's sums: by fused multiply-add, or in pairs of `bf16` by `vdpbf16ps`.
+//!    [`OneByOne`] gives a pair's bits by two fused multiply-adds, unless a partial sum is subnormal, which the
+//!    instruction takes as 0.
 //! 2. The sums are written or added to the target, under a mask if columns are missing.
 
-use super::words::{LANES, first};
+use super::words::{Group, LANES, first};
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_castsi512_ps, _mm512_dpbf16_ps,
     _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32,
@@ -49,8 +51,8 @@ impl Left {
 
 /// How words are multiplied.
 pub(super) trait Multiply {
-    /// The number of elements in a word.
-    const ELEMENTS: usize;
+    /// The elements that are packed together.
+    const GROUP: Group;
 
     /// Adds the products of words to sums.
     ///
@@ -69,9 +71,11 @@ pub(super) trait Multiply {
 pub(super) struct Numbers;
 /// Pairs of `bf16`: AVX512-BF16.
 pub(super) struct Pairs;
+/// Numbers rounded to `bf16`, in the order in which [`Pairs`] adds them: AVX-512.
+pub(super) struct OneByOne;
 
 impl Multiply for Numbers {
-    const ELEMENTS: usize = 1;
+    const GROUP: Group = Group::NUMBER;
 
     #[inline(always)]
     unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512 {
@@ -86,8 +90,24 @@ impl Multiply for Numbers {
     }
 }
 
+impl Multiply for OneByOne {
+    const GROUP: Group = Group::TWO;
+
+    #[inline(always)]
+    unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512 {
+        // SAFETY: guaranteed by the caller.
+        unsafe { Numbers::add(sums, left, right) }
+    }
+
+    #[inline(always)]
+    unsafe fn tile<const R: usize, const V: usize>(words: usize, left: Left, right: *const u32, to: Target) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { Numbers::tile::<R, V>(words, left, right, to) };
+    }
+}
+
 impl Multiply for Pairs {
-    const ELEMENTS: usize = 2;
+    const GROUP: Group = Group::PAIR;
 
     #[inline(always)]
     unsafe fn add(sums: __m512, left: __m512i, right: __m512i) -> __m512 {

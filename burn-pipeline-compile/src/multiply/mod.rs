@@ -4,8 +4,9 @@
 //! the number of threads. Each element is a sum over blocks of [`DEPTH`](blocks::DEPTH) products, in order. Within a
 //! block, each product is multiplied and added with one rounding, from the first to the last. A matmul added to a
 //! target gives the same bits as if it were written and then added, up to that depth. Rounding is to the nearest
-//! `bf16`, ties to even. The product of two rounded elements is exact in `f32`, two neighbours along the depth make a
-//! pair, and subnormal numbers (below 2⁻¹²⁶) count as 0, as in the processor's instruction.
+//! `bf16`, ties to even. Two neighbours along the depth make a pair, whose second product is added first, and
+//! subnormal elements (below 2⁻¹²⁶) count as 0, as in AVX512-BF16's instruction for pairs. So rounded matmuls have the
+//! same bits on all processors with AVX-512, unless a partial sum is subnormal: the instruction takes it as 0.
 //!
 //! 1. Operands are cut into [`blocks`] and packed, as words of 32 bits ([`words`]): panels of 12 rows (left operand)
 //!    and of 32 columns (right operand), word after word along the depth ([`pack`]). A block of columns takes at most
@@ -36,6 +37,8 @@ use crate::half::Half;
 pub(crate) use blocks::multiply;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use nowhere::multiply;
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg(target_arch = "x86_64")]
@@ -49,15 +52,20 @@ enum Found {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Avx512(Found);
 
-/// Proof that this processor multiplies pairs of `bf16` and sums in `f32` (AVX512-BF16).
+/// Proof that this processor multiplies operands rounded to `bf16` at least as fast as `f32`: it has AVX-512.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bf16(Found);
+pub struct Bf16 {
+    found: Avx512,
+    /// True if pairs are multiplied by AVX512-BF16, and false if by two multiplications of `f32`, which Intel's
+    /// processors do in about half of the time.
+    pairs: bool,
+}
 
-/// The kind of multiplication: numbers of `f32`, or pairs of `bf16`.
+/// The kind of multiplication: numbers of `f32`, or numbers rounded to `bf16`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Numbers(Avx512),
-    Pairs(Bf16),
+    Rounded(Bf16),
 }
 
 impl Avx512 {
@@ -75,15 +83,24 @@ impl Avx512 {
 }
 
 impl Bf16 {
-    /// Returns `None` if the processor has no such instruction. Multiplying in `f32` is faster then.
+    /// Returns `None` if the processor has no AVX-512. Multiplying in `f32` is faster then.
     pub fn detect() -> Option<Self> {
+        let found = Avx512::detect()?;
         #[cfg(target_arch = "x86_64")]
         {
-            Avx512::detect().filter(|_| is_x86_feature_detected!("avx512bf16")).map(|Avx512(found)| Self(found))
+            static PAIRS: LazyLock<bool> = LazyLock::new(|| is_x86_feature_detected!("avx512bf16") && !is_intel());
+            Some(Self { found, pairs: *PAIRS })
         }
         #[cfg(not(target_arch = "x86_64"))]
-        None
+        match found.0 {}
     }
+}
+
+/// Returns true if the processor is Intel's.
+#[cfg(target_arch = "x86_64")]
+fn is_intel() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
 }
 
 /// A matrix in memory, with its strides.
@@ -126,7 +143,7 @@ mod nowhere {
         _: bool,
     ) {
         match by {
-            By::Numbers(Avx512(found)) | By::Pairs(Bf16(found)) => match found {},
+            By::Numbers(Avx512(found)) | By::Rounded(Bf16 { found: Avx512(found), .. }) => match found {},
         }
     }
 }

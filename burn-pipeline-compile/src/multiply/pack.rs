@@ -11,14 +11,14 @@
 //! would keep two more copies during the whole step, as much as an optimizer's state. Packing takes 8 % of a step,
 //! and weights are less than half of that.
 
-use super::words::{LANES, Line, Plain, RUN, Rounded, Rounding, Words};
+use super::words::{LANES, Line, OneByOne, Plain, RUN, Rounded, Rounding, Words};
 use std::arch::x86_64::{
     __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::ops::Range;
 
-/// The depth that is copied at a time, for all lanes, so that rows of memory are read from end to end.
+/// The words that are copied at a time, for all lanes, so that rows of memory are read from end to end.
 const COPIED: usize = 16;
 
 /// The distance in lines of memory from one panel to the next. It leaves room for one vector more than the panel has,
@@ -83,6 +83,23 @@ pub(super) unsafe fn pack_rounded<const WIDTH: usize>(
     unsafe { packed::<Rounded, WIDTH>(operand, lanes, depths, to) };
 }
 
+/// Packs numbers and rounds them, or numbers that were rounded before, to be multiplied one by one.
+///
+/// # Safety
+/// As for [`packed`], on a processor with AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn pack_one_by_one<E, const WIDTH: usize>(
+    operand: Operand<E>,
+    lanes: Range<usize>,
+    depths: Range<usize>,
+    to: &mut [Line],
+) where
+    OneByOne<E>: Words<Element = E>,
+{
+    // SAFETY: guaranteed by the caller.
+    unsafe { packed::<OneByOne<E>, WIDTH>(operand, lanes, depths, to) };
+}
+
 /// Packs some lanes over some of the depth into panels of `WIDTH` lanes.
 ///
 /// # Safety
@@ -94,9 +111,9 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
     depths: Range<usize>,
     to: &mut [Line],
 ) {
-    let stride = panel::<WIDTH>(depths.len().div_ceil(W::ELEMENTS));
+    let stride = panel::<WIDTH>(W::GROUP.words(depths.len()));
     debug_assert!(to.len() >= lanes.len().div_ceil(WIDTH) * stride, "there is room for all panels");
-    let each = if operand.lane == 1 { COPIED * W::ELEMENTS } else { depths.len() };
+    let each = if operand.lane == 1 { W::GROUP.elements(COPIED) } else { depths.len() };
     for depth in (0..depths.len()).step_by(each) {
         let length = each.min(depths.len() - depth);
         for (place, first) in lanes.clone().step_by(WIDTH).enumerate() {
@@ -107,7 +124,8 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
                 // SAFETY: guaranteed by the caller. A line with fewer lanes than a vector also writes elements that
                 // are overwritten later.
                 unsafe {
-                    let to = to.as_mut_ptr().add(place * stride).cast::<u32>().add(depth / W::ELEMENTS * WIDTH + lane);
+                    let to =
+                        to.as_mut_ptr().add(place * stride).cast::<u32>().add(W::GROUP.words(depth) * WIDTH + lane);
                     match (operand.lane, operand.depth) {
                         (1, _) => copied::<W, WIDTH>(at, here, length, to),
                         (_, 1) => turned::<W, WIDTH>(at, here, length, to),
@@ -130,14 +148,10 @@ unsafe fn copied<W: Words, const WIDTH: usize>(
     length: usize,
     to: *mut u32,
 ) {
-    for word in 0..length.div_ceil(W::ELEMENTS) {
-        let element = word * W::ELEMENTS;
+    let of = |element: usize| (element < length).then(|| at.wrapping_offset(element as isize * depth));
+    for word in 0..W::GROUP.words(length) {
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            let at = at.wrapping_offset(element as isize * depth);
-            let next = (element + 1 < length).then(|| at.wrapping_offset(depth));
-            _mm512_storeu_si512(to.add(word * WIDTH).cast(), W::across(at, next, lanes));
-        }
+        unsafe { _mm512_storeu_si512(to.add(word * WIDTH).cast(), W::across(of, word, lanes)) };
     }
 }
 
@@ -152,7 +166,7 @@ unsafe fn turned<W: Words, const WIDTH: usize>(
     length: usize,
     to: *mut u32,
 ) {
-    let run = LANES * W::ELEMENTS;
+    let run = W::GROUP.elements(LANES);
     for first in (0..length).step_by(run) {
         let elements = run.min(length - first);
         // SAFETY: guaranteed by the caller; prefetching reads no memory.
@@ -165,9 +179,9 @@ unsafe fn turned<W: Words, const WIDTH: usize>(
                     *words = W::along(at, elements);
                 }
             }
-            let to = to.add(first / W::ELEMENTS * WIDTH);
+            let to = to.add(W::GROUP.words(first) * WIDTH);
             let turned = transposed(rows);
-            for (word, words) in turned.iter().enumerate().take(elements.div_ceil(W::ELEMENTS)) {
+            for (word, words) in turned.iter().enumerate().take(W::GROUP.words(elements)) {
                 _mm512_storeu_si512(to.add(word * WIDTH).cast(), *words);
             }
         }
@@ -185,7 +199,7 @@ unsafe fn gathered<W: Words, const WIDTH: usize>(
     length: usize,
     to: *mut u32,
 ) {
-    let run = LANES * W::ELEMENTS;
+    let run = W::GROUP.elements(LANES);
     for first in (0..length).step_by(run) {
         let elements = run.min(length - first);
         let mut near = [W::Element::default(); LANES * RUN];
@@ -198,7 +212,7 @@ unsafe fn gathered<W: Words, const WIDTH: usize>(
         }
         let near = Operand { at: near.as_ptr(), lane: RUN as isize, depth: 1 };
         // SAFETY: as above.
-        unsafe { turned::<W, WIDTH>(near, lanes, elements, to.add(first / W::ELEMENTS * WIDTH)) };
+        unsafe { turned::<W, WIDTH>(near, lanes, elements, to.add(W::GROUP.words(first) * WIDTH)) };
     }
 }
 

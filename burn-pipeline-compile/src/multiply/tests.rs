@@ -82,9 +82,24 @@ fn sample(rows: usize, columns: usize, (lies, rounded, seed): (Lies, bool, usize
     Sample { rows, columns, values: values(rows * columns, seed), lies, rounded }
 }
 
+/// Rounded operands, multiplied one by one and, if this processor has the instruction, in pairs.
+fn rounding() -> impl Iterator<Item = By> {
+    #[cfg(target_arch = "x86_64")]
+    let pairs = is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    let pairs = false;
+    let found = Avx512::detect().into_iter();
+    found
+        .flat_map(move |found| {
+            [Some(false), pairs.then_some(true)].map(|pairs| pairs.map(|pairs| Bf16 { found, pairs }))
+        })
+        .flatten()
+        .map(By::Rounded)
+}
+
 /// The kinds that this processor supports; none on a processor without vectors of 512 bits.
 fn all() -> impl Iterator<Item = By> {
-    [Avx512::detect().map(By::Numbers), Bf16::detect().map(By::Pairs)].into_iter().flatten()
+    Avx512::detect().map(By::Numbers).into_iter().chain(rounding())
 }
 
 /// The operand as these matmuls may receive it, and the values that they multiply.
@@ -93,7 +108,7 @@ fn given(by: By, sample: &Sample) -> (Sample, Vec<f64>) {
         By::Numbers(_) => {
             (Sample { rounded: false, ..sample.clone() }, sample.values.iter().map(|&v| v.into()).collect())
         }
-        By::Pairs(_) => (sample.clone(), sample.values.iter().map(|&v| bf16::from_f32(v).to_f64()).collect()),
+        By::Rounded(_) => (sample.clone(), sample.values.iter().map(|&v| bf16::from_f32(v).to_f64()).collect()),
     }
 }
 
@@ -140,6 +155,32 @@ proptest! {
                     "{by:?}: {given} instead of {sum} at {at}, off by {off:e}, allowed {bound:e}"
                 );
             }
+        }
+    }
+
+    /// The definition of the instruction for pairs: the second product of each pair is added first, with one rounding
+    /// each, in blocks of 512. Values have exponents around which nothing is subnormal.
+    #[test]
+    fn rounded_matmuls_have_the_bits_of_pairs_on_every_processor(
+        [rows, columns] in [size(), size()], depth in depth(), [lhs, rhs, to] in [how(), how(), how()],
+    ) {
+        let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
+        let near = |value: f32| bf16::from_f32(value).to_f32();
+        let product = |sum: f32, row: usize, k: usize, column: usize| match k < depth {
+            true => near(lhs.values[row * depth + k]).mul_add(near(rhs.values[k * columns + column]), sum),
+            false => sum,
+        };
+        let block = |row: usize, column: usize, start: usize| {
+            let pairs = (start..depth.min(start + 512)).step_by(2);
+            pairs.fold(0.0_f32, |sum, k| product(product(sum, row, k + 1, column), row, k, column))
+        };
+        let element = |at: usize| {
+            let blocks = (0..depth).step_by(512).map(|start| block(at / columns, at % columns, start));
+            blocks.reduce(|sum, block| sum + block).unwrap_or(0.0)
+        };
+        let expected: Vec<f32> = (0..rows * columns).map(element).collect();
+        for by in rounding() {
+            prop_assert_eq!(bits(&matmul(by, [&lhs, &rhs], &to, false, false)), bits(&expected), "{:?}", by);
         }
     }
 
@@ -211,5 +252,52 @@ fn blocks_of_rows_and_columns_meet_where_they_should() {
             let one = matmul(by, [&left, &right], &part(&to, vec![0.0], 1, 1), false, false);
             assert_eq!(given[row * 1100 + column].to_bits(), one[0].to_bits(), "{by:?}, row {row}, column {column}");
         }
+    }
+}
+
+/// NaN, infinities, zeros of both signs, and the smallest numbers that are and are not subnormal: `f32` and `bf16`.
+#[test]
+fn special_elements_count_the_same_one_by_one_and_in_pairs() {
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -3.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MAX,
+        f32::MIN,
+        f32::MIN_POSITIVE,
+        f32::from_bits(1),
+        f32::from_bits(0x007f_ffff),
+        f32::from_bits(0x0040_0000),
+        f32::from_bits(0x7f80_0001),
+        f32::from_bits(0x3f80_8000),
+        f32::from_bits(0x3f81_8000),
+        f32::from_bits(0x7f7f_7fff),
+    ];
+    let count = special.len();
+    for rounded in [false, true] {
+        let lhs = Sample { rows: count, columns: 1, values: special.to_vec(), lies: Lies::Rows, rounded };
+        let rhs = Sample { rows: 1, columns: count, ..lhs.clone() };
+        let to = sample(count, count, (Lies::Rows, false, 0));
+        let products = rounding().map(|by| matmul(by, [&lhs, &rhs], &to, false, false));
+        // All products that are not subnormal; how a NaN is spelled is up to the processor.
+        let plain = |products: Vec<f32>| -> Vec<u32> {
+            let plain = products.iter().map(|&value| match () {
+                () if value.is_nan() => f32::NAN,
+                () if value.is_subnormal() => 0.0,
+                () => value,
+            });
+            plain.map(f32::to_bits).map(|bits| if bits == (-0.0_f32).to_bits() { 0 } else { bits }).collect()
+        };
+        let all: Vec<_> = products.map(plain).collect();
+        assert!(all.windows(2).all(|two| two[0] == two[1]), "rounded {rounded}: {all:x?}");
+        let flushed = |value: f32| if value.is_subnormal() { 0.0 } else { value };
+        // Numbers that are rounded here are taken as 0 before.
+        let near = |value: f32| flushed(bf16::from_f32(if rounded { value } else { flushed(value) }).to_f32());
+        let expected = special.iter().flat_map(|&left| special.map(|right| near(left) * near(right))).collect();
+        assert!(all.iter().all(|given| *given == plain(Vec::clone(&expected))), "rounded {rounded}");
     }
 }

@@ -90,7 +90,7 @@ pub enum BuildError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// No stages were given.
-    #[error("no stages were given; call `Builder::stages`")]
+    #[error("no model was given; call `Builder::layers` or `Builder::stages`")]
     NoStages,
     /// No schedule and no plan was given.
     #[error("no schedule and no plan was given; call `Builder::schedule` or `Builder::plan`")]
@@ -116,10 +116,10 @@ pub enum BuildError {
          of microbatches"
     )]
     Moved { schedule: String, microbatches: usize },
-    /// `bf16` matmuls are not faster on this processor or device.
+    /// This processor or device has no `bf16` matmuls.
     #[error(
-        "`Builder::bf16_matmuls` needs a processor with AVX512-BF16 (`avx512_bf16` in /proc/cpuinfo) and the device \
-         Flex, but {device} has no bf16 matmuls here; leave it out"
+        "`Builder::bf16_matmuls` needs a processor with AVX-512 (`avx512f`, `avx512bw` and `avx512vl` in \
+         /proc/cpuinfo) and the device Flex, but {device} has no bf16 matmuls here; leave it out"
     )]
     NoBf16 { device: String },
     /// A declared group matches no parameter.

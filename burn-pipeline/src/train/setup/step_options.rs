@@ -61,12 +61,14 @@ impl Builder {
     }
 
     /// Compiles captured stages like [`Builder::compile`], and rounds the operands of their matmuls and convolutions to
-    /// `bf16`, if the processor multiplies `bf16` faster than `f32` (AVX512-BF16); off by default.
+    /// `bf16`; off by default. The processor must have AVX-512, and multiplies faster than in `f32` if it has
+    /// AVX512-BF16 and is not Intel's.
     ///
     /// This is mixed precision: matmuls accumulate in `f32`, and everything else is `f32`: weights, gradients, the
     /// optimizer, softmax and norms. An activation that is only a matmul operand of the backward is saved in `bf16`,
     /// which halves its memory without further rounding. Stages are bitwise equal as compiled ones are: under every
-    /// schedule, number of ranks and cut. Relative to `f32`, each operand's error is at most 2⁻⁹. Evaluation runs the
+    /// schedule, number of ranks and cut. Matmuls have the same bits on all processors with AVX-512, unless partial
+    /// sums are subnormal (below 2⁻¹²⁶). Relative to `f32`, each operand's error is at most 2⁻⁹. Evaluation runs the
     /// plain forward, in `f32`, and so does a stage that cannot be captured
     /// ([`Pipeline::engines`](crate::Pipeline::engines) names it).
     ///
