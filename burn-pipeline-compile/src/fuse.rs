@@ -220,7 +220,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Map, Operand, Reduction};
+    use crate::graph::{FRESH, Map, Operand, Reduction};
     use burn::backend::ir::TensorIr;
     use burn::tensor::{DType, Shape};
     use std::collections::HashSet;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn groups(nodes: Vec<Node>) -> Vec<Vec<usize>> {
-        let graph = Graph { nodes, kept: HashSet::new(), rounded: None };
+        let graph = Graph { nodes, kept: HashSet::new(), rounded: None, fresh: FRESH };
         fuse(&graph).into_iter().map(|group| group.nodes).collect()
     }
 

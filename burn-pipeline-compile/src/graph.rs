@@ -19,7 +19,13 @@ pub(crate) struct Graph {
     pub(crate) kept: HashSet<TensorId>,
     /// The proof that operands of matmuls may be rounded, if they are.
     pub(crate) rounded: Option<Bf16>,
+    /// The id of the next tensor that a pass makes; see [`FRESH`].
+    pub(crate) fresh: u64,
 }
+
+/// The first id of tensors that passes make. They live within one run, beside tensors that other programs keep, whose
+/// ids are recorded in order from 0: none of those is as high.
+pub(crate) const FRESH: u64 = 1 << 63;
 
 /// One operation.
 #[derive(Clone, PartialEq, Debug)]

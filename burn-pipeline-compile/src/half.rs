@@ -11,6 +11,8 @@
 //!
 //! All of it is integer arithmetic without branches, which is vectorised for every processor.
 
+#[cfg(target_arch = "x86_64")]
+use crate::tile::has_avx512;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorIr;
 use burn::tensor::{DType, bf16, f16};
@@ -115,6 +117,11 @@ impl Half {
     /// Widens numbers, as many as both sides have.
     pub(crate) fn widen(self, from: &[u16], to: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
+        if has_avx512() {
+            // SAFETY: the processor has these instructions.
+            return unsafe { widen_with_avx512(self, from, to) };
+        }
+        #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has these instructions.
             return unsafe { widen_with_avx2(self, from, to) };
@@ -124,6 +131,11 @@ impl Half {
 
     /// Rounds numbers and stores their bits, as many as both sides have.
     pub(crate) fn narrow(self, from: &[f32], to: &mut [MaybeUninit<u16>]) {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx512() {
+            // SAFETY: the processor has these instructions.
+            return unsafe { narrow_with_avx512(self, from, to) };
+        }
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has these instructions.
@@ -163,6 +175,22 @@ fn widen(half: Half, from: &[u16], to: &mut [f32]) {
 #[inline(always)]
 fn narrow(half: Half, from: &[f32], to: &mut [MaybeUninit<u16>]) {
     each!(half, |HALF| to.iter_mut().zip(from).for_each(|(to, x)| _ = to.write(HALF.bits(HALF.rounded(*x)))));
+}
+
+/// # Safety
+/// [`has_avx512`] returns true.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+unsafe fn widen_with_avx512(half: Half, from: &[u16], to: &mut [f32]) {
+    widen(half, from, to);
+}
+
+/// # Safety
+/// [`has_avx512`] returns true.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
+unsafe fn narrow_with_avx512(half: Half, from: &[f32], to: &mut [MaybeUninit<u16>]) {
+    narrow(half, from, to);
 }
 
 /// # Safety

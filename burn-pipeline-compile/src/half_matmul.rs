@@ -2,15 +2,15 @@
 //!
 //! Guarantees: each element is an `f32` sum of products of widened operands, rounded once if the target is half
 //! precision. The sum is that of [`multiply`](crate::matmul_kernel::multiply) over blocks of 512 products, in order, so
-//! it does not depend on the number of threads. Two operands of `bf16` are multiplied in pairs where the processor has
-//! the instruction ([`Bf16`]).
+//! it does not depend on the number of threads. Two operands of `bf16` are multiplied without being widened on
+//! processors with AVX-512 ([`Bf16`]).
 //!
 //! 1. The target is cut into blocks of about equal size, because a very small block would get another kernel.
 //! 2. Of each operand, one block is widened at a time, along its contiguous elements.
 //! 3. A block of a half-precision target is summed in `f32`, then rounded into its place.
 
 use crate::half::Half;
-use crate::matmul_kernel::multiply;
+use crate::matmul_kernel::{SMALL, multiply};
 use crate::multiply::{Bf16, Elements, Matrix};
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -21,7 +21,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 /// The most rows of a block.
 const ROWS: usize = 256;
-/// The least rows of a block for a thread.
+/// The least rows of a block for a thread, if that is enough for [`SMALL`] elements.
 const FEW_ROWS: usize = 32;
 /// The most columns of a block.
 const COLUMNS: usize = 512;
@@ -96,7 +96,9 @@ pub(crate) unsafe fn multiply_half(
         return unsafe { multiply([rows, columns, depth], to, operands, add, parallel, job.pairs) };
     }
     let threads = if let Parallelism::None = parallel { 1 } else { rayon::current_num_threads() };
-    let most = rows.div_ceil(threads).clamp(FEW_ROWS, ROWS);
+    // No block of several is so small that its kernel adds in another order.
+    let least = 2 * (SMALL / columns.max(1) + 1);
+    let most = rows.div_ceil(threads).clamp(FEW_ROWS, ROWS).max(least);
     let of = |rows: Range<usize>| cut(columns, COLUMNS).map(move |columns| (rows.clone(), columns));
     let blocks = cut(rows, most).flat_map(of);
     // SAFETY: guaranteed by the caller.
@@ -117,10 +119,10 @@ fn pairs(rounded: Option<Bf16>, operands: &[Matrix<Elements>; 2]) -> Option<Bf16
     }
 }
 
-/// Cuts a size into parts of about the same size, none above `most`.
+/// Cuts a size into parts of the same size, up to one, none above `most`.
 fn cut(size: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let each = size.div_ceil(size.div_ceil(most).max(1)).max(1);
-    (0..size).step_by(each).map(move |first| first..(first + each).min(size))
+    let count = size.div_ceil(most);
+    (0..count).map(move |part| part * size / count..(part + 1) * size / count)
 }
 
 impl Job {

@@ -1,7 +1,7 @@
 //! Removes operations that change nothing.
 //!
-//! 1. `x + 0`, `x - 0`, `x * 1`, a copy, a reduction along dimensions of size 1, a view of the same shape: their
-//!    readers read `x` instead. If `x` is smaller than the result, it is expanded.
+//! 1. `x + (-0)`, `x - 0` (`x + 0` would change -0), `x * 1`, a copy, a reduction along dimensions of size 1, a view of
+//!    the same shape: their readers read `x` instead. If `x` is smaller than the result, it is expanded.
 //! 2. A sum of a sum along other dimensions becomes one sum, if nothing else reads the inner sum and the last
 //!    dimension is not summed.
 
@@ -27,11 +27,12 @@ fn unchanged(node: &Node) -> Option<TensorIr> {
         Operand::Scalar(value) => Some(value),
         Operand::Tensor(_) => None,
     };
+    let zero = |place: usize, zero: f32| scalar(place).is_some_and(|value| value.to_bits() == zero.to_bits());
     let found = match &node.op {
         Op::Map(Map::Copy) => input(0),
-        Op::Map(Map::Add) if scalar(1) == Some(0.0) => input(0),
-        Op::Map(Map::Add) if scalar(0) == Some(0.0) => input(1),
-        Op::Map(Map::Sub) if scalar(1) == Some(0.0) => input(0),
+        Op::Map(Map::Add) if zero(1, -0.0) => input(0),
+        Op::Map(Map::Add) if zero(0, -0.0) => input(1),
+        Op::Map(Map::Sub) if zero(1, 0.0) => input(0),
         Op::Map(Map::Mul | Map::Div) if scalar(1) == Some(1.0) => input(0),
         Op::Map(Map::Mul) if scalar(0) == Some(1.0) => input(1),
         Op::Reduce(_, dims) => input(0).filter(|tensor| dims.iter().all(|&dim| tensor.shape[dim] == 1)),

@@ -13,9 +13,7 @@ use std::collections::HashMap;
 
 pub(super) fn matmuls(graph: Graph) -> Graph {
     let (makers, uses) = (graph.makers(), graph.uses());
-    let tensors = graph.nodes.iter().flat_map(|node| node.reads().chain(&node.outputs));
-    let ids = tensors.map(|tensor| tensor.id.value()).chain(graph.kept.iter().map(TensorId::value));
-    let mut next = Fresh(ids.max().map_or(0, |id| id + 1));
+    let mut next = Fresh(graph.fresh);
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let found = Found { graph: &graph, makers: &makers, uses: &uses };
@@ -26,7 +24,7 @@ pub(super) fn matmuls(graph: Graph) -> Graph {
         };
         nodes.extend(rewritten.unwrap_or_else(|| vec![node.clone()]));
     }
-    Graph { nodes, ..graph }
+    Graph { nodes, fresh: next.0, ..graph }
 }
 
 /// Generates ids for tensors that the pass makes.

@@ -66,10 +66,10 @@ impl Found<'_> {
     /// The parts of a slice assignment, to zeros or to other parts.
     fn assigned(&self, op: &OperationIr) -> Option<Placed> {
         let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = op else { return None };
-        (is_number(&op.out) && op.value.dtype == op.out.dtype).then_some(())?;
+        (is_number(&op.out) && op.value.dtype == op.out.dtype && op.tensor.shape == op.out.shape).then_some(())?;
         let part = part(op)?;
         let (mut parts, mut inputs) = match &self.maker(&op.tensor)?.op {
-            Op::Fill(0.0) => (Vec::new(), Vec::new()),
+            Op::Fill(value) if value.to_bits() == 0 => (Vec::new(), Vec::new()),
             Op::Place(parts) => (parts.clone(), self.own(&op.tensor)?.inputs.clone()),
             _ => return None,
         };

@@ -12,7 +12,7 @@
 use super::replace::without;
 use crate::graph::{Graph, Node, Op, Operand, View};
 use burn::backend::ir::{BaseOperationIr, OperationIr, TensorId, TensorIr};
-use burn::tensor::Slice;
+use burn::tensor::{Shape, Slice};
 use std::collections::HashMap;
 
 /// The first index and the number of elements, along each dimension.
@@ -49,6 +49,7 @@ fn source(graph: &Graph, makers: &HashMap<TensorId, usize>, node: &Node) -> Opti
         && let Op::Interpret(op) = &maker.op
         && let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = &**op
         && let [Operand::Tensor(before), Operand::Tensor(value)] = &maker.inputs[..]
+        && before.shape == op.out.shape
         && let Some(assigned) = taken(&op.ranges, &op.out, value)
     {
         if assigned == read && value.dtype == node.output().dtype && value.shape == node.output().shape {
@@ -62,9 +63,12 @@ fn source(graph: &Graph, makers: &HashMap<TensorId, usize>, node: &Node) -> Opti
     (tensor.id != first).then(|| Source::Before(tensor.clone()))
 }
 
-/// The range of a tensor that a slice of the shape of `part` covers; `None` for steps other than 1 and indices out of
-/// range.
+/// The range of a tensor that a slice of the shape of `part` covers; `None` for steps other than 1, indices out of
+/// range and parts of another shape.
 pub(super) fn taken(ranges: &[Slice], of: &TensorIr, part: &TensorIr) -> Option<Range> {
+    let rest = |shape: &Shape| shape.iter().skip(ranges.len()).copied().collect::<Vec<_>>();
+    let fits = ranges.len() <= of.shape.num_dims() && of.shape.num_dims() == part.shape.num_dims();
+    (fits && rest(&of.shape) == rest(&part.shape)).then_some(())?;
     let mut taken: Range = of.shape.iter().map(|&size| (0, size)).collect();
     for (dim, range) in ranges.iter().enumerate() {
         let size = of.shape[dim].cast_signed();

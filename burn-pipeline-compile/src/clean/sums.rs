@@ -18,9 +18,7 @@ use burn::tensor::Shape;
 use std::collections::{HashMap, HashSet};
 
 pub(super) fn sums(graph: Graph) -> Graph {
-    let tensors = graph.nodes.iter().flat_map(|node| node.reads().chain(&node.outputs));
-    let ids = tensors.map(|tensor| tensor.id.value()).chain(graph.kept.iter().map(TensorId::value));
-    let mut next = ids.max().map_or(0, |id| id + 1);
+    let mut next = graph.fresh;
     let (makers, uses) = (graph.makers(), graph.uses());
     let alone = |read: &&TensorIr| uses.get(&read.id) == Some(&1);
     let inner = graph.nodes.iter().filter(|node| is_sum(node)).flat_map(|node| node.reads().filter(alone));
@@ -33,7 +31,7 @@ pub(super) fn sums(graph: Graph) -> Graph {
             None => nodes.push(node.clone()),
         }
     }
-    Graph { nodes, ..graph }
+    Graph { nodes, fresh: next, ..graph }
 }
 
 /// A matmul of two matrices, as a term of a sum.

@@ -73,7 +73,10 @@ fn made<'a>(convolution: Convolution, inputs: [&'a TensorIr; 2], output: &'a Ten
         Wanted::Input => [weight, result, image],
         Wanted::Weight => [image, result, weight],
     };
-    let fits = elements == [of(inputs[0]), of(inputs[1]), of(output)] && convolution.input[0] == convolution.output[0];
+    // Windows over an image without elements hold zeros alone.
+    let fits = convolution.input[2..].iter().all(|&size| size > 0)
+        && elements == [of(inputs[0]), of(inputs[1]), of(output)]
+        && convolution.input[0] == convolution.output[0];
     (known && fits).then_some(Read { convolution, inputs, bias: None, output })
 }
 

@@ -42,6 +42,12 @@ pub(super) fn reduces(input: &TensorIr, dims: &[usize], out: &TensorIr) -> bool 
         && input.shape.iter().enumerate().map(size).eq(out.shape.iter().copied())
 }
 
+/// Returns true if a tensor has the largest or smallest elements of another one along its last dimension. Without
+/// elements there are none, and the interpreter refuses.
+pub(super) fn has_extremes(input: &TensorIr, dim: usize, out: &TensorIr) -> bool {
+    dim + 1 == input.shape.num_dims() && input.shape[dim] > 0 && out.shape.last() == Some(&1)
+}
+
 /// Returns true if a view stays within its input.
 pub(super) fn views(view: &View, input: &TensorIr, out: &TensorIr) -> bool {
     let (sizes, wanted) = (&input.shape, &out.shape);

@@ -8,7 +8,7 @@ mod convolutions;
 mod fits;
 mod sums;
 
-use crate::graph::{Graph, Map, Node, Op, Operand, Reduction, View, is_mask, is_number};
+use crate::graph::{FRESH, Graph, Map, Node, Op, Operand, Reduction, View, is_mask, is_number};
 use crate::half::Half;
 use crate::multiply::Bf16;
 use burn::backend::ir::{
@@ -20,8 +20,7 @@ use std::collections::HashSet;
 
 /// Reads a program's operations; `kept` are the tensors that exist after it.
 pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Graph {
-    let ids = operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value());
-    let mut reader = Reader { nodes: Vec::new(), next: ids.max().map_or(0, |id| id + 1) };
+    let mut reader = Reader { nodes: Vec::new(), fresh: FRESH };
     for op in operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_))) {
         if reader.known(op).is_none() {
             let inputs = op.inputs().cloned().map(Operand::Tensor).collect();
@@ -29,12 +28,12 @@ pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>, rounded:
             reader.nodes.push(Node { op: Op::Interpret(Box::new(op.clone())), inputs, outputs });
         }
     }
-    Graph { nodes: reader.nodes, kept, rounded }
+    Graph { nodes: reader.nodes, kept, rounded, fresh: reader.fresh }
 }
 
 struct Reader {
     nodes: Vec<Node>,
-    next: u64,
+    fresh: u64,
 }
 
 impl Reader {
@@ -118,10 +117,10 @@ impl Reader {
             Numeric::SumDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, false),
             Numeric::SumDims(op) => self.reduce(Reduction::Sum, &op.input, &op.axes, &op.out, false),
             Numeric::MeanDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, true),
-            Numeric::MaxDim(op) if op.axis + 1 == op.input.shape.num_dims() && op.out.shape.last() == Some(&1) => {
+            Numeric::MaxDim(op) if fits::has_extremes(&op.input, op.axis, &op.out) => {
                 self.reduce(Reduction::Max, &op.input, &[op.axis], &op.out, false)
             }
-            Numeric::MinDim(op) if op.axis + 1 == op.input.shape.num_dims() && op.out.shape.last() == Some(&1) => {
+            Numeric::MinDim(op) if fits::has_extremes(&op.input, op.axis, &op.out) => {
                 self.reduce(Reduction::Min, &op.input, &[op.axis], &op.out, false)
             }
             Numeric::Sum(op) => self.whole(&op.input, &op.out, false),
@@ -212,7 +211,6 @@ impl Reader {
             2.0 => Map::Square,
             3.0 => Map::Cube,
             -1.0 => Map::Recip,
-            0.5 => Map::Sqrt,
             _ => return self.scalar(Map::Power, op),
         };
         self.map(map, [&op.lhs], &op.out)
@@ -244,8 +242,8 @@ impl Reader {
 
     /// An `f32` tensor of this shape.
     fn between(&mut self, shape: Shape) -> TensorIr {
-        self.next += 1;
-        TensorIr::uninit(TensorId::new(self.next - 1), shape, DType::F32)
+        self.fresh += 1;
+        TensorIr::uninit(TensorId::new(self.fresh - 1), shape, DType::F32)
     }
 
     fn temporary(&mut self, shape: Shape, like: &TensorIr) -> TensorIr {

@@ -285,7 +285,8 @@ impl Tiles<'_> {
         let slots = first + self.targets.len();
         self.buffers[slots..slots + self.region.wide_slots].iter_mut().for_each(|buffer| buffer.step = columns);
         let sums = self.targets.iter().zip(sum_rows).filter_map(|(target, rows)| match *target {
-            Target::Sum { at, from, columns: all, length } => {
+            // A sum of row values is complete after the first columns of a row that is longer than a tile.
+            Target::Sum { at, from, columns: all, length } if all > 1 || column == 0 => {
                 let offset = piece * length + if all > 1 { column } else { 0 };
                 // SAFETY: there is a sum for each piece, or pieces run one after the other.
                 let to = unsafe { at.0.add(offset) };

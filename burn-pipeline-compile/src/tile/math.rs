@@ -98,7 +98,8 @@ pub(super) fn tanh<const FMA: bool>(x: f32) -> f32 {
     let (size, square) = (x.abs(), x * x);
     let far = (1.0 - 2.0 / (exp::<FMA>(2.0 * size) + 1.0)).copysign(x);
     let sum = polynomial::<FMA, 4>(square, [1.573_944e-2, -5.230_256e-2, 0.133_152_47, -0.333_327_68]);
-    let near = fma::<FMA>(sum * square, x, x);
+    // The sign is that of `x`; a product of two small numbers would lose that of -0.
+    let near = fma::<FMA>(sum * square, x, x).copysign(x);
     if size > 0.55 { far } else { near }
 }
 
@@ -133,12 +134,13 @@ pub(super) fn sign(x: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn at_least(x: f32, bound: f32) -> f32 {
-    if x < bound { bound } else { x }
+    // As in Flex: NaN stays, and a bound that is NaN counts.
+    if x > bound || x.is_nan() { x } else { bound }
 }
 
 #[inline(always)]
 pub(super) fn at_most(x: f32, bound: f32) -> f32 {
-    if x > bound { bound } else { x }
+    if x < bound || x.is_nan() { x } else { bound }
 }
 
 #[inline(always)]

@@ -265,6 +265,18 @@ fn convolutions_in_groups_are_interpreted() {
 }
 
 #[test]
+fn convolutions_of_images_without_elements_are_interpreted() {
+    let mut listed = Listed::default();
+    let (x, weight, bias) = (listed.feed(&[1, 2, 0, 4]), listed.feed(&[3, 2, 2, 1]), listed.feed(&[3]));
+    let gradient = listed.feed(&[1, 3, 1, 4]);
+    let rows = Axis { places: 1, window: 2, stride: 1, dilation: 1, padding: (1, 1), unread: 0 };
+    let columns = Axis { places: 4, window: 1, stride: 1, dilation: 1, padding: (0, 0), unread: 0 };
+    let wanted = two(&mut listed, [&x, &weight, &bias, &gradient], [&rows, &columns], 1);
+    let summary = compiled(&listed, &wanted).summary();
+    assert_eq!((summary.convolutions, summary.interpreted.len()), (0, 3), "{summary}");
+}
+
+#[test]
 fn tensors_side_by_side_are_written_into_their_places() {
     let mut listed = Listed::default();
     let (x, y) = (listed.feed(&[2, 3, 4, 1, 5, 1]), listed.feed(&[2, 5, 8, 10]));

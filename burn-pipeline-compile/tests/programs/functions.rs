@@ -2,6 +2,7 @@
 
 use crate::listed::{BINARY, Listed, UNARY, unary};
 use crate::run::{Run, both, compiled, tensor, values};
+use burn::backend::ir::{NumericOperationIr, ScalarOpIr};
 use burn_pipeline_compile::Tensors;
 
 /// The function of these values, compiled.
@@ -97,8 +98,9 @@ const SPECIAL: [f32; 19] = [
 ];
 
 fn alike(name: &str, x: f32, mine: f32, theirs: f32) {
-    let same = mine == theirs || (mine.is_nan() && theirs.is_nan());
-    let near = (mine - theirs).abs() <= 4e-6 * theirs.abs().max(1e-38);
+    let same = mine == theirs && (mine != 0.0 || mine.is_sign_negative() == theirs.is_sign_negative());
+    let same = same || (mine.is_nan() && theirs.is_nan());
+    let near = theirs != 0.0 && (mine - theirs).abs() <= 4e-6 * theirs.abs().max(1e-38);
     assert!(same || near, "{name} of {x:e} is {mine:e}, and {theirs:e} on Flex");
 }
 
@@ -111,6 +113,42 @@ fn functions_of_special_values_are_those_of_flex() {
         let (theirs, mine) = both(&listed, &[tensor(SPECIAL.to_vec(), &[SPECIAL.len()])], &[out]);
         for (x, (mine, theirs)) in SPECIAL.iter().zip(mine[0].iter().zip(&theirs[0])) {
             alike(name, *x, *mine, *theirs);
+        }
+    }
+}
+
+/// A function of a tensor and a number.
+type Scalar = fn(ScalarOpIr) -> NumericOperationIr;
+
+#[test]
+fn functions_of_special_values_and_scalars_are_those_of_flex() {
+    let functions: [(&str, Scalar); 6] = [
+        ("add", NumericOperationIr::AddScalar),
+        ("sub", NumericOperationIr::SubScalar),
+        ("mul", NumericOperationIr::MulScalar),
+        ("div", NumericOperationIr::DivScalar),
+        ("clamp min", NumericOperationIr::ClampMin),
+        ("clamp max", NumericOperationIr::ClampMax),
+    ];
+    let input = tensor(SPECIAL.to_vec(), &[SPECIAL.len()]);
+    for bound in [0.0, -0.0, 1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        for (name, function) in functions {
+            let mut listed = Listed::default();
+            let x = listed.feed(&[SPECIAL.len()]);
+            let out = listed.scalar(function, &x, bound);
+            let (theirs, mine) = both(&listed, &[input.clone()], &[out]);
+            for (x, (mine, theirs)) in SPECIAL.iter().zip(mine[0].iter().zip(&theirs[0])) {
+                alike(&format!("{name} with {bound}"), *x, *mine, *theirs);
+            }
+        }
+    }
+    for exponent in [0.5, -0.5, 1.0, -1.0, 2.0, 3.0] {
+        let mut listed = Listed::default();
+        let x = listed.feed(&[SPECIAL.len()]);
+        let out = listed.power(&x, exponent);
+        let (theirs, mine) = both(&listed, &[input.clone()], &[out]);
+        for (x, (mine, theirs)) in SPECIAL.iter().zip(mine[0].iter().zip(&theirs[0])) {
+            alike(&format!("the power {exponent}"), *x, *mine, *theirs);
         }
     }
 }

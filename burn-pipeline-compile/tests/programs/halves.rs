@@ -382,6 +382,30 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     }
 }
 
+/// The crate `gemm` adds in another order where a matmul is very small.
+#[test]
+fn bits_of_a_matmul_with_few_columns_do_not_depend_on_the_number_of_threads() {
+    for (dtype, (rows, columns)) in
+        TYPES.into_iter().flat_map(|dtype| [(256, 8), (300, 1), (1025, 16)].map(|s| (dtype, s)))
+    {
+        let mut listed = Listed::default();
+        // As the gradient of a linear layer's input: the second operand is transposed.
+        let (x, w) = (listed.feed(&[rows, 4096]), listed.feed(&[columns, 4096]));
+        let turned = listed.swap(&w, 0, 1);
+        let product = listed.matmul(&x, &turned);
+        let half = in_half(&listed, dtype, |_| false);
+        let given = [noise(&[rows, 4096], 1), noise(&[columns, 4096], 2)].map(|value| cast(&value, dtype));
+        let run = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| both(&half, &given, &in_type(&[product.clone()], dtype)).1)
+        };
+        let one = bits(&run(1)[0]);
+        for threads in [2, 8, 31] {
+            assert_eq!(bits(&run(threads)[0]), one, "{dtype:?}, {rows} rows, {columns} columns, {threads} threads");
+        }
+    }
+}
+
 #[test]
 fn a_matmul_is_rounded_once_also_where_the_interpreter_rounds_each_product() {
     for dtype in TYPES {

@@ -42,6 +42,21 @@ fn sums_along_any_dimensions_are_those_of_the_interpreter() {
 }
 
 #[test]
+fn a_sum_of_one_value_a_row_counts_each_row_once_where_rows_are_longer_than_a_tile() {
+    for columns in [2_048, 4_096, 4_097, 10_000] {
+        let mut listed = Listed::default();
+        let (gate, x) = (listed.feed(&[7, 1]), listed.feed(&[7, columns]));
+        let gate = listed.unary(unary("sigmoid"), &gate);
+        let gated = listed.binary(binary("mul"), &gate, &x);
+        let (sum, all) = (listed.sum_dims(&gate, &[0]), listed.whole(NumericOperationIr::Sum, &gate));
+        let of_columns = listed.sum_dims(&gated, &[0]);
+        let fed = [wave(&[7, 1], 0.3), wave(&[7, columns], 0.7)];
+        let (expected, given) = both(&listed, &fed, &[gated, sum, all, of_columns]);
+        near(&expected, &given);
+    }
+}
+
+#[test]
 fn a_linear_layer_and_its_gradients_are_three_matmuls() {
     let mut listed = Listed::default();
     let (x, weight, gradient) = (listed.feed(&[3, 7, 10]), listed.feed(&[1, 10, 12]), listed.feed(&[3, 7, 12]));

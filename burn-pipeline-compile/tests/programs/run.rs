@@ -3,9 +3,9 @@
 use crate::listed::Listed;
 use burn::backend::Flex;
 use burn::backend::flex::{FlexDevice, FlexTensor};
-use burn::backend::ir::{HandleKind, OperationIr, TensorIr, TensorStatus};
+use burn::backend::ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::TensorData;
+use burn::tensor::{DType, Shape, TensorData};
 use burn_pipeline_compile::{Compiled, Mismatch, Tensors};
 use burn_router::{CustomOpRegistry, TensorInterpreter};
 use std::collections::HashSet;
@@ -101,12 +101,27 @@ pub(crate) fn both(listed: &Listed, fed: &[FlexTensor], wanted: &[TensorIr]) -> 
     listed.operations.iter().for_each(|op| plain.interpret(op).unwrap());
     let expected = wanted.iter().map(|tensor| values(plain.read(tensor))).collect();
     let (program, mut compiled) = (compiled(listed, wanted), Run::new(&fed));
+    let held = held(listed);
+    held.iter().for_each(|(tensor, value)| compiled.write(tensor, value.clone()));
     program.run(0..program.len(), &mut compiled).unwrap();
+    for (tensor, value) in held {
+        let mut last = tensor;
+        last.status = TensorStatus::ReadWrite;
+        assert_eq!(values(compiled.read(&last)), values(value), "what another program holds stays as it is\n{program}");
+    }
     let read: HashSet<u64> = listed.operations.iter().flat_map(OperationIr::inputs).map(|t| t.id.value()).collect();
     let unread = listed.fed.iter().map(|tensor| tensor.id.value()).filter(|id| !read.contains(id));
     let left: HashSet<u64> = wanted.iter().map(|tensor| tensor.id.value()).chain(unread).collect();
     assert_eq!(compiled.alive, left, "only what is kept is there\n{program}");
     (expected, wanted.iter().map(|tensor| values(compiled.read(tensor))).collect())
+}
+
+/// What other programs of the same microbatch hold: tensors with the next ids.
+fn held(listed: &Listed) -> Vec<(TensorIr, FlexTensor)> {
+    let ids = listed.operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value());
+    let next = ids.chain(listed.fed.iter().map(|fed| fed.id.value())).max().map_or(0, |id| id + 1);
+    let of = |id: u64| TensorIr::uninit(TensorId::new(id), Shape::from(vec![1]), DType::F32);
+    (next..next + 20).map(|id| (of(id), tensor(vec![id as f32], &[1]))).collect()
 }
 
 pub(crate) fn compiled(listed: &Listed, wanted: &[TensorIr]) -> Compiled {

@@ -2,7 +2,8 @@
 
 use crate::listed::{Listed, binary, unary};
 use crate::run::{both, compiled, near, wave};
-use burn::backend::ir::NumericOperationIr;
+use burn::backend::ir::{BaseOperationIr, NumericOperationIr, OperationIr, SliceAssignOpIr};
+use burn::tensor::Slice;
 use proptest::prelude::{ProptestConfig, any, prop, prop_assert_eq, proptest};
 
 #[test]
@@ -103,5 +104,32 @@ proptest! {
         }
         let (expected, given) = both(&listed, &fed, &wanted);
         prop_assert_eq!(expected, given);
+    }
+}
+
+#[test]
+fn an_assignment_of_another_shape_is_left_to_the_interpreter() {
+    // A value of one column where the range has four; and a tensor of another shape than the result.
+    for (of, value) in [([4, 4], [2, 1]), ([6, 4], [2, 4])] {
+        let mut listed = Listed::default();
+        let value = listed.feed(&value);
+        let zeros = listed.zeros(&of);
+        let ranges = vec![Slice::new(0, Some(2), 1)];
+        let placed = listed.make(&[4, 4], |out| {
+            let op = SliceAssignOpIr { tensor: zeros.clone(), ranges, value: value.clone(), out };
+            OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op))
+        });
+        let summary = compiled(&listed, &[placed]).summary();
+        assert_eq!(summary.interpreted.keys().collect::<Vec<_>>(), ["SliceAssign"], "{summary}");
+    }
+}
+
+#[test]
+fn the_largest_of_no_elements_is_left_to_the_interpreter() {
+    for function in [NumericOperationIr::MaxDim, NumericOperationIr::MinDim] {
+        let mut listed = Listed::default();
+        let x = listed.feed(&[3, 0]);
+        let largest = listed.reduce(function, &x, 1);
+        assert_eq!(compiled(&listed, &[largest]).summary().interpreted.len(), 1);
     }
 }
