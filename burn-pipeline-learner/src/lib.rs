@@ -228,8 +228,9 @@
 //!   with `num_workers` batches arrive in any order. Processes compare checksums of each batch's values before they run
 //!   it, learning rates after each item, and checksums of weights after each epoch; a difference ends the training with
 //!   an error that names the rank.
-//! - A process that fails or is lost ends the training of all others with an error that names it. No wait takes longer
-//!   than `Builder::timeout`, so no process may be busy for longer between two items, for example with a checkpoint.
+//! - A process that fails or is lost ends the training of all others with an error that names it. Waits end at
+//!   `Builder::timeout`. If a process is busy between two items, for example with a checkpoint, the others' waits are
+//!   extended by another timeout, at most sixty times.
 //!
 //! # Failures
 //!

@@ -41,8 +41,8 @@ pub(crate) struct Session<M: PipelineModel> {
     places: Vec<Vec<ParamId>>,
     /// Parameters and buffers that the optimizer does not step.
     others: Vec<ParamId>,
-    /// What losses observed since the last step.
-    observed: Vec<Vec<f64>>,
+    /// What losses observed since the last step; `None` if no item counted.
+    observed: Option<Vec<Vec<f64>>>,
     /// True if this process gets outputs.
     leads: bool,
     /// True if there are other processes.
@@ -103,16 +103,7 @@ impl<M: PipelineModel> Session<M> {
         let places = weights.iter().map(floats).collect();
         let held = weights.iter().flatten().map(|weight| weight.id);
         let others = held.filter(|id| !trained.contains_key(id)).collect();
-        Ok(Self {
-            pipeline,
-            ids,
-            places,
-            others,
-            observed: Vec::new(),
-            leads,
-            several,
-            model: std::marker::PhantomData,
-        })
+        Ok(Self { pipeline, ids, places, others, observed: None, leads, several, model: std::marker::PhantomData })
     }
 
     /// Runs an item's forwards and backwards. Returns its gradients and, on rank 0, what metrics get.
@@ -128,17 +119,21 @@ impl<M: PipelineModel> Session<M> {
         let gradients = gradients.filter_map(|(id, gradient)| Some((id, gradient?))).collect();
         let gradients = match report.skipped {
             Some(_) => GradientsParams::new(),
-            None => gradients_of(&learner.model(), gradients),
+            None => {
+                self.observed.get_or_insert_default().extend(report.observed);
+                gradients_of(&learner.model(), gradients)
+            }
         };
-        self.observed.extend(report.observed);
         Ok((gradients, output.map(|output| M::outcome(item, output))))
     }
 
-    /// Steps the learner's model, and gives the stages the new values.
+    /// Steps the learner's model, and gives the stages the new values. If all items since the last step were skipped,
+    /// nothing changes.
     pub(crate) fn step(&mut self, learner: &mut Learner<M>, gradients: GradientsParams) -> Result<(), LearnError> {
+        let Some(observed) = self.observed.take() else { return Ok(()) };
         learner.optimizer_step(gradients);
         let weights = trained_weights(&learner.model());
-        Ok(self.pipeline.step_to(weights, std::mem::take(&mut self.observed))?)
+        Ok(self.pipeline.step_to(weights, observed)?)
     }
 
     /// Runs an item's forwards. Returns what metrics get, on rank 0.

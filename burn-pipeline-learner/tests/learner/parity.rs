@@ -1,6 +1,6 @@
 //! Pipelines compute the same numbers as one device.
 
-use crate::classifier::Classifier;
+use crate::classifier::{Classifier, points};
 use crate::training::{Training, adam, assert_equal, device, learner, message, model, on, pipeline, training, weights};
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::constant::ConstantLr;
@@ -9,9 +9,10 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{AdamConfig, SgdConfig};
 use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline::stage::Precision;
+use burn_pipeline::train::OnNonFinite;
 use burn_pipeline::{Builder, Pipeline, Size};
-use burn_train::Learner;
 use burn_train::checkpoint::KeepLastNCheckpoints;
+use burn_train::{Learner, SupervisedTraining};
 use tempfile::tempdir;
 
 const RATE: f64 = 0.01;
@@ -126,6 +127,22 @@ fn what_a_stage_changes_after_a_step_comes_back_into_the_learners_model_and_its_
     // Four items an epoch.
     assert_eq!(steps(&saving(1).launch(counting()).model), Some(4.0));
     assert_eq!(steps(&saving(3).checkpoint(1).launch(counting()).model), Some(12.0));
+}
+
+/// As a skipped step of `Pipeline::step`.
+#[test]
+fn steps_whose_items_are_all_skipped_run_no_rule() {
+    let steps = |model: &Classifier| model.steps.as_ref().map(|steps| steps.val().into_scalar::<f32>());
+    for (shift, counted) in [(0.0, 4.0), (f32::NAN, 0.0)] {
+        let folder = tempdir().unwrap();
+        let training = SupervisedTraining::new(folder.path(), points(40, 12, shift), points(20, 8, 0.01));
+        let training = training.with_application_logger(None).num_epochs(1);
+        let before = model().that_counts(&device());
+        let skipping = pipeline("1F1B", 2).on_non_finite(OnNonFinite::Skip);
+        let after = on(training, Some(skipping)).launch(learner(before.clone(), ConstantLr::new(RATE))).model;
+        assert_eq!(steps(&after), Some(counted), "shift {shift}");
+        assert_eq!(weights(&after) == weights(&before), counted == 0.0, "shift {shift}");
+    }
 }
 
 #[test]
