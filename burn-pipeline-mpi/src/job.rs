@@ -6,6 +6,7 @@ use crate::progress::{self, Command, Leave};
 use crate::traffic::REPORT_TIMEOUT;
 use burn::tensor::Device;
 use burn_pipeline::link::Link;
+use burn_pipeline::link::kit::LONGEST_TIMEOUT;
 use mpi::Threading;
 use parking_lot::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -45,6 +46,7 @@ impl Mpi {
     /// # Errors
     /// Returns [`MpiError`] if MPI was already initialised, or not all processes initialise it in time.
     pub fn connect(timeout: Duration) -> Result<Self, MpiError> {
+        let timeout = timeout.min(LONGEST_TIMEOUT);
         let (commands, taken) = channel();
         let (started, starting) = channel();
         let body = move || {

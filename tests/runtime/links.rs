@@ -1,11 +1,17 @@
 //! The conformance suite over threads, with and without delays; `tests/mpi` runs it over processes.
 
+use crate::cases::{Case, Text};
+use crate::parity::builder;
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::cost::{LinkCost, LinkCosts, LinkOverride, ProfileError};
 use burn_pipeline::link::conformance::run_on_threads;
-use burn_pipeline::link::{Activity, Delayed, Header, Link, LinkError, Message, MessageKind, ThreadLink, Threads};
+use burn_pipeline::link::{
+    Activity, Admission, Delayed, Header, Link, LinkError, Message, MessageKind, Rendezvous, TcpLink, ThreadLink,
+    Threads,
+};
 use burn_pipeline::payload::{Boundary, Payload};
 use burn_pipeline::plan::{Op, StageId, Task};
+use burn_pipeline::schedule::{GPipe, Size};
 use pipeline_tests::device::{device, few};
 use pipeline_tests::on_device::OnDevice;
 use std::time::{Duration, Instant};
@@ -137,4 +143,13 @@ fn an_end_that_is_not_delayed_and_links_that_are_none_are_refused() {
     let negative = LinkCosts { default: LinkCost { latency: -1.0, bandwidth: None }, ..LinkCosts::default() };
     let refused = Delayed::new(Box::new(plain), negative).unwrap_err();
     assert!(matches!(refused, ProfileError::LinkCost { field: "latency", .. }), "{refused}");
+}
+
+#[test]
+fn the_longest_timeout_is_a_very_long_one() {
+    let builder = builder::<Text>(&GPipe, Size::new(2, 2)).timeout(Duration::MAX);
+    builder.build().unwrap().step(Text::new(2).batch(), 1e-2).unwrap();
+    let admission = Admission::default();
+    let alone = Rendezvous { rank: 0, ranks: 1, address: ("127.0.0.1".to_owned(), 0), admission };
+    TcpLink::connect(&alone, Device::flex(), Duration::MAX).unwrap();
 }

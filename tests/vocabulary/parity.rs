@@ -3,15 +3,16 @@
 //! The softmax is added up in as many parts as there are ranks, so numbers agree up to rounding: losses and norms
 //! to 1e-5 of their size, weights to 2e-6 after two steps that change them by up to 0.05.
 
-use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Parallel, TIED, batch, builder, trained, weights};
-use crate::plain::{self, Plain, Trained, VOCABULARY, plain, plain_of, plain_step, plain_weights};
+use crate::model::{BOTH, EMBEDDING, HEAD, NOTHING, Parallel, TIED, batch, builder, stage_or_broken, trained, weights};
+use crate::plain::{self, Plain, Trained, VOCABULARY, WIDTH, plain, plain_of, plain_step, plain_weights};
+use burn::module::{Module, Param};
 use burn::nn::{Embedding, Linear};
 use burn::optim::SgdConfig;
 use burn::optim::momentum::MomentumConfig;
-use burn::tensor::Device;
-use burn_pipeline::Vocabulary;
-use burn_pipeline::stage::{Accumulation, Reduction, SplitBackward};
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::stage::{Accumulation, Reduction, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::OnNonFinite;
+use burn_pipeline::{Batch, Vocabulary};
 use pipeline_tests::reference::Reference;
 use proptest::prelude::{ProptestConfig, proptest};
 
@@ -208,6 +209,48 @@ fn uneven_microbatches_and_batches_of_other_sizes_weigh_as_their_samples_do() {
     let got = Trained { steps: Vec::new(), weights: weights(&mut pipeline) };
     let expected = Trained { steps: Vec::new(), weights: plain_weights(&reference.model) };
     assert_close(&got, &expected, "uneven");
+}
+
+/// Uses a vector of its own instead of its input where a microbatch has one sample.
+#[derive(Module, Debug)]
+struct Dropping {
+    rest: Param<Tensor<1>>,
+}
+
+impl Stage for Dropping {
+    type Input = Tensor<3>;
+    type Extra = ();
+    type Output = Tensor<3>;
+
+    fn forward(&self, x: Tensor<3>, (): ()) -> Tensor<3> {
+        match x.dims() {
+            shape @ [1, ..] => self.rest.val().unsqueeze::<3>().expand(shape),
+            _ => x,
+        }
+    }
+}
+
+#[test]
+fn a_microbatch_that_does_not_use_its_vectors_leaves_the_gradients_of_later_ones() {
+    let train = |accumulation: Accumulation, replicas: usize| {
+        let builder = builder(EMBEDDING, ("1F1B", 1), 2, 4 / replicas).split(SplitBackward::Eager);
+        let builder = builder.data_parallel(replicas).accumulation(accumulation).stages(|at| match at.is_first() {
+            true => StageBox::new(Dropping { rest: Param::from_tensor(Tensor::ones([WIDTH], &at.device)) }),
+            false => stage_or_broken(EMBEDDING, None, at),
+        });
+        let mut pipeline = builder.build().unwrap();
+        let before = weights(&mut pipeline)["token.weight"].clone();
+        let pieces = [2, 1, 3, 2].map(batch).to_vec();
+        pipeline.step(Batch::from_microbatches(pieces), RATE).unwrap();
+        (before, weights(&mut pipeline)["token.weight"].clone())
+    };
+    for replicas in [1, 2] {
+        let (before, expected) = train(Accumulation::AsTheyCome, replicas);
+        let (_, ordered) = train(Accumulation::Ordered, replicas);
+        let apart = |one: &[f32], other: &[f32]| one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart(&before, &expected) > 1e-3, "the table is trained");
+        assert!(apart(&ordered, &expected) < 1e-6, "{replicas} replicas: {}", apart(&ordered, &expected));
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::tensors::{cuda_device, from_cube, into_cube, is_on};
 use crate::host::ending::Ending;
 use crate::host::timeout::Timeout;
 use burn::tensor::Device;
-use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Packed, Received};
+use burn_pipeline::link::kit::{Connections, Endpoint, Frame, LONGEST_TIMEOUT, Mailbox, Mesh, Packed, Received};
 use burn_pipeline::link::{Collectives, Header, Launch, Link, LinkError, Message, Rendezvous};
 use burn_pipeline::payload::{Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
@@ -109,7 +109,7 @@ impl NcclLink {
         options: NcclOptions,
         timeout: Timeout,
     ) -> Result<(Order, Ending), NcclError> {
-        let deadline = Instant::now() + options.timeout;
+        let deadline = Instant::now() + options.timeout.min(LONGEST_TIMEOUT);
         let own = if endpoint.rank() == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
         let ids = endpoint.all_gather(own, deadline)?;
         let id = ids.into_iter().next().and_then(|bytes| Id::try_from(bytes).ok());

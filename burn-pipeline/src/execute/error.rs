@@ -97,6 +97,12 @@ pub enum ExecuteError {
          checkpoint"
     )]
     TrainedChanged { rank: usize, stage: StageId },
+    /// A stage before the first one that trains has a parameter that trains.
+    #[error(
+        "rank {rank}, stage {stage}: a parameter was unfrozen, but the plan has no backward for stages before stage \
+         {first}; unfreeze it with `Pipeline::replace_module` or `replace_layer`, which change the plan too"
+    )]
+    Unfrozen { rank: usize, stage: StageId, first: usize },
     /// A forward changes state (running statistics) that would differ from one device's.
     #[error(
         "rank {rank}, stage {stage}: its forward changes `{name}` (running statistics), and {why}, so it would differ \

@@ -45,7 +45,11 @@ impl Executor {
         }
         self.end_exchanges(state)?;
         self.refuse_unwritten_row(state)?;
-        self.gather_losses(state)
+        self.gather_losses(state)?;
+        match state.run.share.empty {
+            true => Ok(()),
+            false => self.groups.members.take_row_ends().map_err(|source| self.link_error(None, source)),
+        }
     }
 
     /// Reports an error of this rank to the others, and drops what the run holds.

@@ -9,8 +9,7 @@
 //!    some had compared. The graphs of forwards without a backward are dropped too (`stage/state/abandoned.rs`).
 //! 2. Early and posted messages of replicas and started reductions are dropped; gathered parameters become pieces
 //!    again.
-//! 3. Nobody waits for the end of a row that did not end.
-//! 4. The one-time comparisons of members run again in the next row.
+//! 3. The one-time comparisons of members run again in the next row.
 
 use super::executor::Executor;
 
@@ -19,7 +18,6 @@ impl Executor {
     pub(crate) fn restart(&mut self) {
         self.stages.values_mut().for_each(|held| held.restart());
         self.group.restart(&mut self.stages);
-        self.groups.forget_ends();
         self.compared = [false; 2];
     }
 }

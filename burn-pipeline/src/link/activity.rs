@@ -6,7 +6,7 @@ use burn_pipeline_plan::plan::StageId;
 /// What a rank is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Activity {
-    /// Nothing: the rank is between two steps.
+    /// Nothing: the rank is between two calls.
     #[default]
     Idle,
     /// Building a stage.
@@ -21,24 +21,24 @@ pub enum Activity {
     Calling,
     /// Stepping the weights.
     Optimizing,
-    /// Writing a checkpoint.
+    /// Writing a checkpoint or an export.
     Saving,
-    /// Reading a checkpoint.
+    /// Reading a checkpoint or pretrained weights.
     Loading,
 }
 
 impl std::fmt::Display for Activity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Activity::Idle => f.write_str("is between two steps"),
+            Activity::Idle => f.write_str("is between two calls"),
             Activity::Building(stage) => write!(f, "is building stage {stage}"),
             Activity::Task(task) => write!(f, "is running {task}"),
             Activity::Waiting(header, peer) => write!(f, "is itself waiting for {header} from rank {peer}"),
             Activity::Gathering => f.write_str("is gathering values from all ranks"),
             Activity::Calling => f.write_str("is waiting for all ranks to make the same call"),
             Activity::Optimizing => f.write_str("is stepping its weights"),
-            Activity::Saving => f.write_str("is writing a checkpoint"),
-            Activity::Loading => f.write_str("is reading a checkpoint"),
+            Activity::Saving => f.write_str("is writing a checkpoint or an export"),
+            Activity::Loading => f.write_str("is reading a checkpoint or pretrained weights"),
         }
     }
 }

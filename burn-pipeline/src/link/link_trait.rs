@@ -97,7 +97,7 @@ pub trait Link: Send {
 
     /// Clears an interruption, and drops everything that was sent before it and not received, gathers included. All
     /// ranks call it, whether or not they know of the interruption. Messages that a rank sends afterwards are
-    /// received afterwards. Groups and activities stay.
+    /// received afterwards. Activities stay, and so do the groups and sets of [`Link::collectives`].
     ///
     /// By default it returns an error: a link that cannot recover is closed by the first failure.
     ///

@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// How often a wait is extended at most.
 pub(crate) const TIMES: u32 = 60;
 
+/// The longest timeout, ten years: deadlines at this distance, and extended ones, can be computed. Transports limit
+/// their timeouts to it.
+pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
 /// What a rank is doing, as ranks that wait for it see it.
 #[derive(Debug, Default)]
 pub(super) struct Doing(Mutex<State>);

@@ -19,11 +19,11 @@
 //!
 //! /// Some consecutive layers of the stack.
 //! #[derive(Module, Debug)]
-//! struct Slice {
+//! struct Part {
 //!     layers: Vec<Linear>,
 //! }
 //!
-//! impl Stage for Slice {
+//! impl Stage for Part {
 //!     type Input = Tensor<2>;
 //!     type Extra = ();
 //!     type Output = Tensor<2>;
@@ -36,11 +36,11 @@
 //! /// Called on the rank of stage `index`: layers 2 * index and 2 * index + 1 of the whole stack.
 //! fn build(index: usize, stages: usize, device: &Device) -> StageBox {
 //!     let layers = (0..2).map(|_| LinearConfig::new(16, 16).init(device)).collect();
-//!     let slice = Slice { layers };
+//!     let part = Part { layers };
 //!     if index + 1 < stages {
-//!         StageBox::new(slice)
+//!         StageBox::new(part)
 //!     } else {
-//!         StageBox::with_loss(slice, |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean())
+//!         StageBox::with_loss(part, |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean())
 //!     }
 //! }
 //! ```

@@ -64,7 +64,6 @@ impl TensorGroup {
                 let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
                 link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }
-            self.take_ends(link)?;
             let mut own = Some(own);
             let mut lists = Vec::new();
             for &peer in self.set.ranks().iter() {

@@ -14,7 +14,8 @@
 //!    exchanges.
 //! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`]). A member that is in one
 //!    collective too many gets that message instead of a tensor, which is an error at once. The ends are received
-//!    before the next collective, so no row waits for them.
+//!    after all ranks have exchanged their losses ([`TensorGroup::take_row_ends`]), so no row waits for them, and
+//!    before other messages between members.
 //! 5. Before its first training forward runs, a captured stage's collectives are proved to be met in one order
 //!    (`compare`). A stage that is not captured has no list; the text in each message then shows the first
 //!    difference.
@@ -26,7 +27,6 @@ use crate::link::{Activity, Header, Link, LinkError, Message, MessageKind};
 use crate::payload::{AnyTensor, HostValue, Payload, PayloadPart};
 use crate::stage::is_seeding;
 use burn_pipeline_plan::plan::StageId;
-use std::sync::atomic::Ordering;
 
 impl TensorGroup {
     /// Sends each other member its tensor, without waiting. `what` is the collective, with shape and element type
@@ -59,7 +59,6 @@ impl TensorGroup {
     pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
         self.over_link(|link, activity| {
             let (rank, header, ours) = (link.rank(), header(activity), place(activity, what));
-            self.take_ends(link)?;
             let receive = |member: usize| {
                 let peer = self.set.ranks()[member];
                 link.set_activity(Activity::Waiting(header, peer));
@@ -91,33 +90,30 @@ impl TensorGroup {
                 return self.collectives(link)?.meet(ours.to_owned(), deadline);
             }
             let header = Header::of(MessageKind::RowEnd);
-            // Take those of the last row, unless a collective has taken them since.
-            self.take_ends(link)?;
             for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
                 link.send(peer, Message { header, payload: Payload::default() }, deadline)?;
             }
-            self.ended.store(true, Ordering::Relaxed);
             Ok(())
         })
     }
 
-    /// Takes the others' messages of the end of the last row, which come before all later ones.
-    pub(super) fn take_ends(&self, link: &mut dyn Link) -> Result<(), LinkError> {
-        if !self.ended.swap(false, Ordering::Relaxed) {
+    /// Takes the others' messages of the end of the row. All members call it.
+    ///
+    /// # Errors
+    /// Same as [`TensorGroup::end_row`].
+    pub(crate) fn take_row_ends(&self) -> Result<(), LinkError> {
+        if self.is_alone() || self.by_link {
             return Ok(());
         }
-        let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
-        for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
-            link.set_activity(Activity::Waiting(header, peer));
-            let received = link.receive(peer, header, self.set.deadline());
-            received.map_err(|error| self.elsewhere(error, "the end of its row"))?;
-        }
-        Ok(())
-    }
-
-    /// Forgets that the others' messages of the end of a row will come: the link has dropped them.
-    pub(crate) fn forget_ends(&self) {
-        self.ended.store(false, Ordering::Relaxed);
+        self.set.over_link(|link, _| {
+            let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
+            for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
+                link.set_activity(Activity::Waiting(header, peer));
+                let received = link.receive(peer, header, self.set.deadline());
+                received.map_err(|error| self.elsewhere(error, "the end of its row"))?;
+            }
+            Ok(())
+        })
     }
 
     /// The error of two members in different places.

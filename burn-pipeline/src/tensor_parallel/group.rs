@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// One rank's handle of a tensor-parallel group, or of the data-parallel replicas of a stage. Clones are one group.
@@ -39,8 +38,6 @@ pub struct TensorGroup {
     pub(super) absent: bool,
     /// True if the link runs the group's collectives.
     pub(super) by_link: bool,
-    /// True if the others' messages of the end of a row have not been taken yet.
-    pub(super) ended: Arc<AtomicBool>,
 }
 
 /// How each piece was cut.
@@ -61,7 +58,7 @@ impl TensorGroup {
     }
 
     fn of(set: RankSet) -> Self {
-        Self { set, cuts: Cuts::default(), absent: false, by_link: false, ended: Arc::default() }
+        Self { set, cuts: Cuts::default(), absent: false, by_link: false }
     }
 
     /// This rank's handle of a group: `ranks` are its members' ranks in the job, and `member` is this rank's index.

@@ -67,11 +67,6 @@ impl VocabularyGroup {
 }
 
 impl StageGroups {
-    /// Forgets that the ends of rows will come: see [`TensorGroup::forget_ends`].
-    pub(crate) fn forget_ends(&self) {
-        [&self.members, &self.replicas, &self.vocabulary.group].into_iter().for_each(TensorGroup::forget_ends);
-    }
-
     /// The ranks over which the parameters of a stage, or of shards, are cut.
     pub(crate) fn of(&self, stage: StageId) -> Holders<'_> {
         let members = if self.vocabulary.holds(stage) { &self.vocabulary.group } else { &self.members };

@@ -126,6 +126,28 @@ fn ranks_of_their_own_take_one_decision_and_their_numbers_stay() {
 }
 
 #[test]
+fn ranks_that_would_choose_with_other_options_are_refused_at_the_start() {
+    let (size, threads) = (Size::new(2, MICROBATCHES), Threads::new(2));
+    let start = |rank: usize| {
+        let options = AutoOptions { measured: 3 + 2 * rank, ..AutoOptions::default() };
+        let link = Box::new(threads.link(rank, Device::flex()));
+        AutoPipeline::new_rank(ordered(size), size, options, link).unwrap_err().to_string()
+    };
+    let start = &start;
+    let refused: Vec<String> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..2).map(|rank| scope.spawn(move || start(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for refused in refused {
+        assert!(refused.contains("choosing a schedule with") && refused.contains("measured: 5"), "{refused}");
+    }
+    // A warm-up without an end never plans.
+    let options = AutoOptions { warm_up: usize::MAX, ..AutoOptions::default() };
+    let mut auto = AutoPipeline::new(ordered(size), size, options).unwrap();
+    auto.step(Text::new(MICROBATCHES).batch(), 1e-2).unwrap();
+}
+
+#[test]
 fn ranks_that_measured_otherwise_go_on_with_the_median() {
     let threads = Threads::new(3);
     let profile = |seconds: f64| {

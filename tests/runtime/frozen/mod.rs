@@ -3,6 +3,7 @@
 mod chosen;
 mod every_schedule;
 mod neighbours;
+mod unfrozen;
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};

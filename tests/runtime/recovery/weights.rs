@@ -1,10 +1,11 @@
 //! A failure while weights change: the pipeline says so, returns the weights, and can load a checkpoint.
 
+use super::processes::each_over;
 use super::{Extras, RATE, batch, builder, stages, weights};
 use crate::watchdog::within;
 use burn::optim::{ModuleOptimizer, Optimizer, SgdState};
 use burn::tensor::{Device, Tensor};
-use burn_pipeline::train::{CheckpointError, Checkpoints, Pipeline, PipelineError};
+use burn_pipeline::train::{Builder, CheckpointError, Checkpoints, Pipeline, PipelineError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::tempdir;
@@ -42,10 +43,15 @@ impl Optimizer for Breaking {
 }
 
 fn breaking(rank: usize) -> (Pipeline, Arc<AtomicBool>) {
+    let (builder, set) = breaking_builder(rank);
+    (builder.build().unwrap(), set)
+}
+
+fn breaking_builder(rank: usize) -> (Builder, Arc<AtomicBool>) {
     let set = Arc::new(AtomicBool::new(false));
     let optimizer = Breaking { rank, set: set.clone(), seen: Arc::default() };
     let builder = builder(("1F1B", 1), 3, MICROBATCHES).stages(stages(0, Extras::default()));
-    (builder.optimizer(move || ModuleOptimizer::from(optimizer.clone())).build().unwrap(), set)
+    (builder.optimizer(move || ModuleOptimizer::from(optimizer.clone())), set)
 }
 
 fn good(number: u64) -> burn_pipeline::Batch {
@@ -92,6 +98,40 @@ fn an_optimizer_that_panics_leaves_weights_that_can_be_read_and_a_load_heals() {
                 one.step(good(1), RATE).unwrap();
             }
             assert!(weights(&mut pipeline) == weights(&mut twin), "rank {rank}");
+        });
+    }
+}
+
+/// Ranks that have stepped their weights are not ahead of the one that failed.
+#[test]
+fn an_optimizer_that_panics_in_one_process_half_steps_all_of_them() {
+    for (rank, tcp) in [(0, true), (1, true), (2, false)] {
+        within(180, "an optimizer that panics in a process", move || {
+            let (twin, _) = breaking_builder(rank);
+            let mut twin = twin.build().unwrap();
+            (0..2).for_each(|number| drop(twin.step(good(number), RATE).unwrap()));
+            let (make, set) = breaking_builder(rank);
+            let folder = tempdir().unwrap();
+            let saved = Checkpoints::new(folder.path());
+            let all = each_over(
+                (tcp, &|link| link),
+                3,
+                || make.clone(),
+                |_, pipeline| {
+                    pipeline.step(good(0), RATE).unwrap();
+                    pipeline.save(&saved, &()).unwrap();
+                    set.store(true, Ordering::SeqCst);
+                    let error = pipeline.step(good(1), RATE).unwrap_err();
+                    assert!(matches!(error, PipelineError::HalfStepped(_)), "{error}");
+                    assert!(error.to_string().contains("no momentum"), "{error}");
+                    assert!(pipeline.named_weights().is_ok());
+                    set.store(false, Ordering::SeqCst);
+                    pipeline.load(&saved.latest().unwrap()).unwrap();
+                    pipeline.step(good(1), RATE).unwrap();
+                    weights(pipeline)
+                },
+            );
+            assert!(all.iter().all(|got| *got == weights(&mut twin)), "rank {rank}");
         });
     }
 }

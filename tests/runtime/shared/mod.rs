@@ -5,15 +5,17 @@ pub(crate) mod model;
 mod refusals;
 
 use crate::cases::{range, read, sizes};
-use burn::optim::AdamWConfig;
-use burn::tensor::Device;
+use burn::module::Param;
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{Size as PlanSize, by_name};
-use burn_pipeline::stage::Accumulation;
-use burn_pipeline::train::{Builder, Pipeline, SharedCopy};
-use model::{SMALL, Size, Text, declared, part, stage};
+use burn_pipeline::stage::{Accumulation, Names, StageBox};
+use burn_pipeline::train::{Builder, Checkpoints, Pipeline, SharedCopy, StageContext};
+use model::{SMALL, Size, Text, Tied, declared, part, stage};
 use pipeline_tests::reference::{Reference, whole};
 use proptest::prelude::{ProptestConfig, Strategy};
 use proptest::proptest;
+use tempfile::tempdir;
 
 const RATE: f64 = 1e-2;
 
@@ -25,6 +27,12 @@ fn builder(size: Size, schedule: &str, plan: PlanSize) -> Builder {
     let builder = Pipeline::builder().schedule(schedule, plan).devices(vec![Device::flex()]);
     let builder = builder.stages(stage(size)).optimizer(|| AdamWConfig::new().init());
     declared().into_iter().fold(builder, Builder::share)
+}
+
+/// Stages whose parameters have names of their own, as checkpoints need.
+fn named(size: Size) -> impl Fn(&StageContext) -> StageBox + Send + Sync + 'static {
+    let stage = stage(size);
+    move |at| stage(at).named(Names::default().layers_from("blocks", at.layers(size.layers).start))
 }
 
 /// The values of all copies of a tied parameter, in model order.
@@ -153,6 +161,65 @@ fn both_replicas_of_a_bidirectional_placement_share_alike() {
             let plan = PlanSize { chunks: 1, ..plan };
             assert_equals_one_device(SMALL, schedule, plan, 9, 5, Some(1.0));
         }
+    }
+}
+
+/// More than two copies of a parameter are added in an order, which is another one on the other route.
+#[test]
+fn both_routes_step_many_copies_bit_for_bit_alike() {
+    let size = Size { vocab: 7, width: 200, length: 3, layers: 4 };
+    let plan = PlanSize { ranks: 4, chunks: 1, microbatches: 8 };
+    for (schedule, accumulation) in [
+        ("DualPipe", Accumulation::AsTheyCome),
+        ("DualPipe", Accumulation::Ordered),
+        ("Chimera", Accumulation::AsTheyCome),
+    ] {
+        let builder = builder(size, schedule, plan).stages(named(size)).optimizer(|| SgdConfig::new().init());
+        let mut pipeline = builder.accumulation(accumulation).build().unwrap();
+        for step in 0..3 {
+            // The first step compares all copies of each stage, and so does a save.
+            pipeline.step(Text::new(size, 9, 30 + step).batch(), 0.1).unwrap();
+        }
+        pipeline.save(&Checkpoints::new(tempdir().unwrap().path()), &()).unwrap();
+    }
+}
+
+/// Changes a table.
+type Change = fn(Param<Tensor<2>>) -> Param<Tensor<2>>;
+
+#[test]
+fn one_copy_alone_is_neither_frozen_nor_changed_by_a_new_module() {
+    let frozen = |table: Param<Tensor<2>>| table.set_require_grad(false);
+    let halved = |table: Param<Tensor<2>>| table.map(|values| values * 0.5);
+    let changes: [(&str, Change); 2] = [("frozen", frozen), ("changed", halved)];
+    for (what, change) in changes {
+        let mut pipeline = builder(SMALL, "1F1B", PlanSize::new(2, 2)).stages(named(SMALL)).build().unwrap();
+        let batch = |step: u64| Text::new(SMALL, 4, 30 + step).batch();
+        let folder = tempdir().unwrap();
+        let saved = Checkpoints::new(folder.path());
+        pipeline.step(batch(0), RATE).unwrap();
+        let with = move |mut part: Tied, _: &StageContext| {
+            part.token = part.token.map(change);
+            part.scores = part.scores.map(change);
+            part
+        };
+        pipeline.replace_module(0, with).unwrap();
+        let refused = [
+            pipeline.step(batch(1), RATE).unwrap_err().to_string(),
+            pipeline.save(&saved, &()).unwrap_err().to_string(),
+        ];
+        for refused in refused {
+            assert!(refused.contains("since a module was replaced"), "{what}: {refused}");
+            assert!(refused.contains("`scores` of stage 1 differs from `token` of stage 0"), "{what}: {refused}");
+        }
+        // All copies alike are one parameter that is changed.
+        pipeline.replace_module(1, with).unwrap();
+        let before = copies(&mut pipeline, "table");
+        pipeline.step(batch(1), RATE).unwrap();
+        let after = copies(&mut pipeline, "table");
+        assert_eq!(after[0], after[1], "{what}");
+        assert_eq!(before == after, what == "frozen", "{what}");
+        pipeline.save(&saved, &()).unwrap();
     }
 }
 

@@ -90,7 +90,8 @@ impl Executor {
             if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
                 return Ok(());
             }
-            // There is no gradient if the stage did not use its input.
+            // There is no gradient if the stage did not use its input. The microbatch counts all the same: sums in order
+            // wait for it.
             let of_vectors = gradients.into_iter().flatten().next().map(|gradient| {
                 let own = OwnIds::of(&group, group.whole_shape(id, weight.shape())[0], ids);
                 let matrix = Shape::new(as_matrix(&gradient.shape()));
@@ -99,8 +100,7 @@ impl Executor {
             });
             match tied {
                 true => held.gradients().add_half(index, of_vectors.into_iter().collect()),
-                false if of_vectors.is_some() => held.gradients().add(index, of_vectors.into_iter().collect()),
-                false => {}
+                false => held.gradients().add(index, of_vectors.into_iter().collect()),
             }
             Ok(())
         })?;

@@ -8,8 +8,7 @@
 //! 4. An interruption ends every wait until all ranks have recovered. Each rank sends every other rank
 //!    [`Envelope::Recovered`]. The receiver drops what had come from the sender before it, and keeps what comes
 //!    after it. A rank has recovered when all have sent it. Another rank may by then be in the next call, and be
-//!    interrupted there, so interruptions are stored under the number of recoveries that their sender had begun. And
-//!    a rank may fail as soon as it has ended a gather in which another one still waits: that one ends it first.
+//!    interrupted there, so interruptions are stored under the number of recoveries that their sender had begun.
 
 use super::envelope::Envelope;
 use super::frame::Frame;

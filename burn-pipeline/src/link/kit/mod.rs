@@ -33,7 +33,7 @@ pub(in crate::link) mod repeat;
 mod sealed;
 pub(in crate::link) mod waiting;
 
-pub use super::moving_deadline::Pace;
+pub use super::moving_deadline::{LONGEST_TIMEOUT, Pace};
 pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
 pub use endpoint::{Endpoint, Peers};

@@ -5,8 +5,9 @@
 //! rank what it is doing, so the error distinguishes a busy rank from a dead one.
 //!
 //! 1. A wait that has used half of its time asks all ranks, once.
-//! 2. At the deadline, if a rank has answered that it builds, reads or writes, the wait is extended and logs an event.
-//!    A rank whose own wait has lasted too long does not answer so.
+//! 2. At the deadline, if a rank has answered that it builds, reads or writes, the wait is extended and logs an event;
+//!    in a wait for all ranks to make the same call, also if a rank has not made it yet. A rank whose own wait has
+//!    lasted too long does not answer so.
 //! 3. Otherwise the error follows the answers: what the peer is doing, which rank that one waits for, and so on;
 //!    then all ranks that have not answered.
 

@@ -25,6 +25,7 @@ use super::mesh::{Connections, Mesh};
 use crate::link::gather::gather;
 use crate::link::kit::envelope::printable;
 use crate::link::link_trait::Link;
+use crate::link::moving_deadline::LONGEST_TIMEOUT;
 use crate::link::rendezvous::{Admission, Rendezvous};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -41,7 +42,7 @@ impl Mesh {
     /// and the address is not on this machine.
     pub fn connect_at(rendezvous: &Rendezvous, timeout: Duration) -> Result<Connections, TcpError> {
         let Rendezvous { rank, ranks, .. } = *rendezvous;
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
         let connections = match rank {
             _ if rank >= ranks => Err(TcpError::OutOfRange { rank, ranks }),
             _ if rendezvous.admission.proves_nothing() => Err(TcpError::EmptySecret),
@@ -58,7 +59,7 @@ impl Mesh {
     /// # Errors
     /// As [`Mesh::connect_at`], and if the link fails.
     pub fn connect_over(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
         let rank = link.rank();
         let (listener, port) = listen_anywhere().map_err(broken(rank))?;
         let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(deadline), port);

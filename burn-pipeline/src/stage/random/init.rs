@@ -27,9 +27,44 @@ use burn::module::Module;
 use burn::tensor::{Device, TensorData};
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
+/// The longest wait for a turn.
+const TURN: Duration = Duration::from_secs(60);
+
+static DRAWING: Turns = Turns::new();
+
+/// The turns of threads that seed a device's generator and draw from it.
+///
+/// What a thread draws is compared with what it should draw, so turns only save attempts. A thread that keeps its turn
+/// for too long, because the code that it runs hangs, therefore keeps no other from going on.
+struct Turns {
+    /// Reentrant: a forward may make layers, and a layer may be made of others.
+    lock: ReentrantMutex<()>,
+    /// True since a wait for a turn has ended without one, until a turn is taken again.
+    is_stuck: AtomicBool,
+}
+
+impl Turns {
+    const fn new() -> Self {
+        Self { lock: ReentrantMutex::new(()), is_stuck: AtomicBool::new(false) }
+    }
+
+    /// Takes a turn, which ends when the result is dropped; `None` if another thread has kept its turn for `longest`.
+    fn take(&self, longest: Duration) -> Option<ReentrantMutexGuard<'_, ()>> {
+        let longest = if self.is_stuck.load(Ordering::Relaxed) { Duration::ZERO } else { longest };
+        let turn = self.lock.try_lock_for(longest);
+        if !self.is_stuck.swap(turn.is_none(), Ordering::Relaxed) && turn.is_none() {
+            let seconds = longest.as_secs_f64();
+            tracing::warn!(
+                seconds,
+                "a forward or a layer that draws random numbers does not end; others go on without it"
+            );
+        }
+        turn
+    }
+}
 
 thread_local! {
     /// True while this thread makes a module from a seed.
@@ -42,10 +77,9 @@ const ATTEMPTS: usize = 64;
 /// Attempts in a row that must agree.
 const AGREEING: usize = 4;
 
-/// The lock that a thread holds while it seeds the device's generator and draws from it. It is reentrant: a forward
-/// may make layers, and a layer may be made of others.
-pub(in crate::stage) fn device_generator() -> ReentrantMutexGuard<'static, ()> {
-    DRAWING.lock()
+/// A turn to seed the device's generator and draw from it; `None` if the thread that has the turn hangs.
+pub(in crate::stage) fn device_generator() -> Option<ReentrantMutexGuard<'static, ()>> {
+    DRAWING.take(TURN)
 }
 
 /// Returns true while this thread makes a module from a seed: more than once, and in turns with other threads. What
@@ -117,4 +151,33 @@ fn drawn_together<M: Module>(seed: u64, device: &Device, make: impl Fn(&Device) 
     }
     tracing::warn!(seed, module = std::any::type_name::<M>(), "initial values are not drawn from the seed alone");
     module
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    #[test]
+    fn a_thread_that_keeps_its_turn_holds_no_other_up_for_good() {
+        let turns = Turns::new();
+        let (begun, began) = channel();
+        let (end, ends) = channel::<()>();
+        std::thread::scope(|scope| {
+            let kept = &turns;
+            scope.spawn(move || {
+                let _turn = kept.take(TURN);
+                begun.send(()).unwrap();
+                ends.recv().unwrap();
+            });
+            began.recv().unwrap();
+            assert!(turns.take(Duration::from_millis(50)).is_none());
+            // Others do not wait once more.
+            let since = Instant::now();
+            assert!(turns.take(TURN).is_none() && since.elapsed() < TURN / 2);
+            end.send(()).unwrap();
+        });
+        assert!(turns.take(TURN).is_some());
+    }
 }

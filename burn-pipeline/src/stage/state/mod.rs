@@ -5,7 +5,7 @@
 //! [`forward_state`] (what forwards can change), [`masters`] (values in f32, of which the module has rounded copies),
 //! [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
 //! parameter), [`by_element`] (whether the optimizer can step shards), [`made_up`] (whether it equals that of other
-//! processes), [`shared_error`].
+//! processes), [`abandoned`] (graphs that a failure has left), [`shared_error`].
 
 mod abandoned;
 mod by_element;

@@ -43,6 +43,13 @@ pub enum SharedError {
          (`Builder::optimizer`)"
     )]
     Diverged { name: String, stage: usize, path: String, first_stage: usize, first_path: String },
+    /// A replaced module has another value of a copy, or trains it while another copy is frozen.
+    #[error(
+        "shared parameter `{name}`: since a module was replaced, `{path}` of stage {stage} differs from `{first_path}` \
+         of stage {first_stage} in value, or in whether it trains; change all copies alike, one call of \
+         `Pipeline::replace_module` for each stage"
+    )]
+    Replaced { name: String, stage: usize, path: String, first_stage: usize, first_path: String },
     /// Tensor-parallel groups of different sizes hold the copies.
     #[error(
         "shared parameter `{name}`: stage {stage} has a group of {ranks} rank(s), and stage {first_stage}, which has a \

@@ -146,6 +146,7 @@ impl Command for Finish {
             return Ok(Vec::new());
         }
         rank.equalize()?;
+        rank.sharing_mut().module_replaced();
         let stages = rank.executor().stages().iter().filter(|(stage, _)| stage.index() == index);
         Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref(), false)).collect())
     }

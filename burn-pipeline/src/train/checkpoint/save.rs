@@ -131,6 +131,7 @@ impl Command for Save {
 /// a tensor-parallel group, the first member writes what it joins from all pieces. The outer error ends the call on all
 /// ranks; the inner one is this rank's reply, and the pipeline goes on.
 fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
+    rank.refuse_replaced()?;
     if let Some(Drifted { stage, first, other }) = rank.drifted()? {
         return Ok(Err(CheckpointError::Drifted { stage, first, other }));
     }

@@ -94,8 +94,12 @@ impl AutoPipeline {
         Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)
     }
 
-    fn measuring(setting: Setting, pipeline: Pipeline, first: Contender) -> Result<Self, BuildError> {
+    fn measuring(setting: Setting, mut pipeline: Pipeline, first: Contender) -> Result<Self, BuildError> {
         pipeline.goes_with(Feature::AutoPipeline)?;
+        // Ranks in processes plan in the same step, with the same limits. Each may have another folder.
+        let options = AutoOptions { folder: None, ..setting.options.clone() };
+        let alike = pipeline.refuse_unlike(format!("choosing a schedule with {options:?}"));
+        alike.map_err(|error| BuildError::Stages(Box::new(error)))?;
         Ok(Self::with(setting, pipeline, Phase::Measuring(Box::new(first), Vec::new()), Decision::Measuring))
     }
 
@@ -158,7 +162,7 @@ impl AutoPipeline {
         batch: Batch,
         learning_rate: impl Into<ModuleLearningRate>,
     ) -> Result<StepReport, PipelineError> {
-        let wanted = self.setting.options.warm_up + self.setting.options.measured.max(1);
+        let wanted = self.setting.options.warm_up.saturating_add(self.setting.options.measured.max(1));
         let last = matches!(&self.phase, Phase::Measuring(_, steps) if steps.len() + 1 >= wanted);
         let sample = last.then(|| batch.clone());
         let report = self.pipeline.step(batch, learning_rate)?;

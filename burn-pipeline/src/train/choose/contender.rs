@@ -129,11 +129,17 @@ impl Ready {
 
 /// Checks that ranks in processes chose the same plan.
 fn same_everywhere(pipeline: &mut Pipeline, plan: &Plan) -> Result<(), AutoError> {
-    let own = fingerprint(plan);
-    let chosen = pipeline.ask(Exchange(own.clone()))?;
-    match chosen.iter().position(|theirs| *theirs != own) {
-        Some(rank) => Err(PipelineError::Diverged { rank, theirs: chosen[rank].clone(), others: own }.into()),
-        None => Ok(()),
+    Ok(pipeline.refuse_unlike(fingerprint(plan))?)
+}
+
+impl Pipeline {
+    /// Checks that all ranks in processes have the same text.
+    pub(super) fn refuse_unlike(&mut self, own: String) -> Result<(), PipelineError> {
+        let all = self.ask(Exchange(own.clone()))?;
+        match all.iter().position(|theirs| *theirs != own) {
+            Some(rank) => Err(PipelineError::Diverged { rank, theirs: all[rank].clone(), others: own }),
+            None => Ok(()),
+        }
     }
 }
 

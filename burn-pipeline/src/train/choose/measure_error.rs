@@ -9,7 +9,10 @@ use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum MeasureError {
     /// No stages were given.
-    #[error("no stages were given; call `Builder::stages` with a factory that can make one layer per stage")]
+    #[error(
+        "no model was given; call `Builder::layers`, or `Builder::stages` with a factory that can make one layer per \
+         stage"
+    )]
     NoStages,
     /// A layer refused the previous output, or its device reported an error.
     #[error("layer {layer} of {layers}: {source}")]

@@ -10,7 +10,7 @@ pub struct AutoOptions {
     pub warm_up: usize,
     /// The number of measured steps.
     pub measured: usize,
-    /// The fraction of a pass that the best plan must be predicted to save in order to be tried.
+    /// The fraction of a step's time, without the optimizer, that the best plan must be predicted to save to be tried.
     pub gain: f64,
     /// Steps of each of two plans in a trial, rounded up to a multiple of 4; up to three times as many if the result is
     /// too close. With 0 there is no trial: the best plan runs because of its prediction.
@@ -21,7 +21,8 @@ pub struct AutoOptions {
     pub state_factor: f64,
     /// The number of layers of the model, if the stages' factory makes the layers given by
     /// [`StageContext::layers`](crate::train::StageContext::layers). Then they may be cut in any way, with other
-    /// numbers of stages per rank, and the builder's skip edges connect layers. `None` keeps the stages; so does a seed
+    /// numbers of stages per rank, and the builder's skip edges connect layers. `None` means all layers of
+    /// [`Builder::layers`](crate::train::Builder::layers); without such a list it keeps the stages. So does a seed
     /// ([`Builder::seed`](crate::train::Builder::seed)), because random numbers belong to stages.
     pub layers: Option<usize>,
     /// Other numbers of microbatches that a batch may be cut into. They change the order of sums (and so rounding),
@@ -37,7 +38,7 @@ pub struct AutoOptions {
     /// rank may hold for that. (The pipeline chooses the simulation options.)
     pub overlap: OverlapOptions,
     /// The folder for stages that move, the system's temporary folder by default. Ranks in processes keep their stages
-    /// unless all of them see the folder.
+    /// unless all of them see the folder and no parameter is tied.
     pub folder: Option<PathBuf>,
 }
 

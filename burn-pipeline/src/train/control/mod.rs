@@ -9,7 +9,8 @@
 //! 1. [`Ranks::ask`] sends a [`Command`] to the thread of every rank of this process, and collects the replies.
 //! 2. Each thread runs it on its [`Rank`](super::step::Rank) (`worker`).
 //! 3. When ranks are processes, each has one such thread. Before the command runs, all ranks compare their calls
-//!    (`agreement`); afterwards they exchange their replies (`exchange`), so that every caller gets all of them.
+//!    (`agreement`); afterwards they exchange their replies (`exchange`), so that every caller gets all of them. A call
+//!    that has changed weights ends when all ranks have changed theirs.
 //! 4. When a call has failed and all ranks have replied, they recover together ([`Rank::recover`](super::step::Rank)).
 //!    `execute/README.md` says what is restored, and what closes the pipeline.
 //!

@@ -115,6 +115,7 @@ fn run_together<C: Command>(
     // Processes have no common clock. All ranks are here now, which is the closest to a common start.
     let own = command.run(rank, Instant::now())?;
     let replies = command.exchange(rank, own)?;
+    rank.meet_after_changes()?;
     rank.end_call();
     Ok(Ok(replies))
 }

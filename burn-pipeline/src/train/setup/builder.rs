@@ -2,6 +2,7 @@
 
 use crate::execute::Tuning;
 use crate::layers::Model;
+use crate::link::kit::LONGEST_TIMEOUT;
 use crate::ranks::GroupSizes;
 use crate::stage::{Accumulation, Precision, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
@@ -206,9 +207,10 @@ impl Builder {
         self
     }
 
-    /// Sets the longest allowed wait, 120 s by default. Allow for a stage's first run, which may compile kernels.
+    /// Sets the longest allowed wait, 120 s by default and at most ten years. Allow for a stage's first run, which may
+    /// compile kernels.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = timeout.min(LONGEST_TIMEOUT);
         self
     }
 

@@ -1,20 +1,57 @@
-//! Compares copies once, after the first step. All got the same gradient and the same groups, but the optimizers of two
-//! stages may differ in ways that no declaration shows (made from a counter, for example).
+//! Compares the copies of tied parameters bit for bit, by a hash of their values.
+//!
+//! 1. Once, after the first step. All got the same gradient and the same groups, but the optimizers of two stages may
+//!    differ in ways that no declaration shows (made from a counter, for example).
+//! 2. After a module was replaced, before the next batch or checkpoint: a new module may have another value of one
+//!    copy, or freeze it.
 
-use super::sharing::Sharing;
+use super::sharing::{Copy, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::stage::SharedError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl Sharing {
-    /// After the first step: compares all copies bit for bit, by a hash of their values, and refuses those that differ.
-    /// All ranks must call it.
+    /// After the first step: refuses copies that differ. All ranks must call it.
     pub(crate) fn refuse_diverged_once(&mut self, executor: &mut Executor) -> Result<(), ExecuteError> {
-        if self.compared || self.groups.is_empty() {
+        if std::mem::replace(&mut self.compared, true) {
             return Ok(());
         }
-        self.compared = true;
+        self.refuse_unlike(executor, |name, stage, path, first_stage, first_path| SharedError::Diverged {
+            name,
+            stage,
+            path,
+            first_stage,
+            first_path,
+        })
+    }
+
+    /// After a module was replaced: refuses copies that differ. All ranks must call it.
+    pub(crate) fn refuse_replaced(&mut self, executor: &mut Executor) -> Result<(), ExecuteError> {
+        if !self.replaced {
+            return Ok(());
+        }
+        self.refuse_unlike(executor, |name, stage, path, first_stage, first_path| SharedError::Replaced {
+            name,
+            stage,
+            path,
+            first_stage,
+            first_path,
+        })?;
+        self.replaced = false;
+        Ok(())
+    }
+
+    /// Refuses a copy that differs from its parameter's first copy, in value or in whether it trains. All ranks must
+    /// call it. `error` takes the parameter's name, and stage and path of the copy and of the first copy.
+    fn refuse_unlike(
+        &self,
+        executor: &mut Executor,
+        error: impl Fn(String, usize, String, usize, String) -> SharedError,
+    ) -> Result<(), ExecuteError> {
+        if self.groups.is_empty() {
+            return Ok(());
+        }
         let rank = executor.rank();
         let copies =
             || self.groups.iter().flat_map(|group| &group.members).flat_map(|m| m.copies.iter().map(move |c| (m, c)));
@@ -23,8 +60,9 @@ impl Sharing {
             let Some(held) = executor.stages().get(&copy.stage) else { continue };
             let Some((_, weight)) = held.weights().into_iter().find(|(id, _)| *id == copy.id) else { continue };
             let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
+            let trains = held.named_parameters().iter().any(|held| held.id == copy.id && held.trainable);
             let mut hasher = DefaultHasher::new();
-            data.as_bytes().hash(&mut hasher);
+            (data.as_bytes(), trains).hash(&mut hasher);
             own.push((place, hasher.finish()));
         }
         let table = executor.gather(&own)?;
@@ -42,14 +80,10 @@ impl Sharing {
             let first_place = copies().position(|(m, c)| std::ptr::eq(m, member) && std::ptr::eq(c, first));
             let diverged = |of: &(usize, usize)| hash(*of, place) != first_place.and_then(|first| hash(*of, first));
             if holders.iter().any(diverged) {
-                let source = SharedError::Diverged {
-                    name: member.name.clone(),
-                    stage: copy.stage.index(),
-                    path: copy.path.clone(),
-                    first_stage: first.stage.index(),
-                    first_path: first.path.clone(),
-                };
-                return Err(ExecuteError::Shared { rank, source: Box::new(source) });
+                let (name, of) = (member.name.clone(), |copy: &Copy| (copy.stage.index(), copy.path.clone()));
+                let ((stage, path), (first_stage, first_path)) = (of(copy), of(first));
+                let source = Box::new(error(name, stage, path, first_stage, first_path));
+                return Err(ExecuteError::Shared { rank, source });
             }
         }
         Ok(())

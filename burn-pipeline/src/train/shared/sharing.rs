@@ -50,6 +50,8 @@ pub(crate) struct Sharing {
     pub(super) declared: Vec<SharedParameter>,
     /// True if copies were compared after the first step.
     pub(super) compared: bool,
+    /// True if a module was replaced since copies were compared.
+    pub(super) replaced: bool,
 }
 
 impl Sharing {
@@ -97,6 +99,11 @@ impl Sharing {
     /// Makes the next step compare copies again.
     pub(crate) fn compare_again(&mut self) {
         self.compared = false;
+    }
+
+    /// Makes the next training call or save compare copies first.
+    pub(crate) fn module_replaced(&mut self) {
+        self.replaced = true;
     }
 
     /// The reports on tied parameters.

@@ -51,6 +51,8 @@ impl Rank {
         self.step = step;
         self.keep_statistics();
         self.executor.update_trained()?;
+        self.refuse_unfrozen(plan.plan().first_trained())?;
+        self.refuse_replaced()?;
         let seeding = self.contract.seeding(batch);
         let first_replica = self.is_first_replica();
         let mut ordered = false;
@@ -83,6 +85,16 @@ impl Rank {
         run.measured.activations =
             stages.filter_map(|(&stage, held)| Some((stage, held.engine().activation()?))).collect();
         Ok(BatchOutcome { run, loss, non_finite, scale })
+    }
+
+    /// Refuses a stage that trains although the plan has no backward for it.
+    fn refuse_unfrozen(&mut self, first: usize) -> Result<(), ExecuteError> {
+        let rank = self.number();
+        let before = self.executor.stages().iter().filter(|(stage, _)| stage.index() < first);
+        match before.into_iter().find(|(_, held)| held.trains()) {
+            Some((&stage, _)) => Err(ExecuteError::Unfrozen { rank, stage, first }),
+            None => Ok(()),
+        }
     }
 
     /// The number, unless the policy allows it.

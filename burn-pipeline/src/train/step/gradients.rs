@@ -1,8 +1,9 @@
 //! From the gradients accumulated on one rank to those that the optimizer gets.
 //!
 //! 1. Data-parallel replicas are reduced, unless the rows have done that already.
-//! 2. The two copies of a stage in a bidirectional placement are added.
-//! 3. Copies of tied parameters are added.
+//! 2. Copies of tied parameters are added, on each route of a bidirectional placement by themselves.
+//! 3. The two copies of a stage in a bidirectional placement are added. This comes after step 2, since a sum of more
+//!    than two copies depends on their order, which differs between the routes.
 //! 4. Once, the members of a tensor-parallel group compare their gradients of weights that are whole on all of them
 //!    (`members`).
 //! 5. Everything is scaled by the loss contract.
@@ -52,8 +53,8 @@ impl Rank {
     pub(crate) fn finish_gradients(&mut self) -> Result<Finished, ExecuteError> {
         self.executor.set_shard_gradients();
         self.executor.reduce_remaining(false)?;
-        replicas::sum_gradients(&mut self.executor, &self.placement)?;
         self.sharing.sum_gradients(&mut self.executor)?;
+        replicas::sum_gradients(&mut self.executor, &self.placement)?;
         self.compare_members_once()?;
         self.scale(self.contract.scale());
         let finished = self.look_at_gradients()?;

@@ -47,6 +47,19 @@ impl Rank {
         self.changes_weights = true;
     }
 
+    /// After a call that changed weights: waits until all ranks have changed theirs. So a failure meanwhile, in an
+    /// optimizer for example, is this call's failure on all ranks. All ranks call it.
+    ///
+    /// # Errors
+    /// Returns [`ExecuteError`] if another rank failed.
+    pub(crate) fn meet_after_changes(&mut self) -> Result<(), ExecuteError> {
+        if !self.changes_weights {
+            return Ok(());
+        }
+        self.executor.link().set_activity(Activity::Gathering);
+        self.executor.gather(&()).map(drop)
+    }
+
     /// Restores the rank after a call that failed here or elsewhere. `gathers` is true if this rank's call accumulates
     /// gradients. All ranks call it.
     ///
