@@ -24,6 +24,8 @@ pub struct Options {
     pub compile: bool,
     /// `Builder::bf16_matmuls`.
     pub bf16: bool,
+    /// `Tuning::record_every`, if not 0.
+    pub record_every: usize,
 }
 
 /// Eight blocks of width 256.
@@ -62,7 +64,7 @@ pub fn pipeline(schedule: Box<dyn Schedule>, size: Size, options: Options) -> Op
         .devices(vec![Device::flex()])
         .stages(|at| config().stage(at))
         .optimizer(|| AdamWConfig::new().init())
-        .tuning(Tuning { merge_weights: options.merge, ..Tuning::default() })
+        .tuning(Tuning { merge_weights: options.merge, record_every: options.record_every.max(1), ..Tuning::default() })
         .compile(options.compile)
         .bf16_matmuls(options.bf16)
         .build()

@@ -1,8 +1,8 @@
 //! Pipelines of Burn compared with PyTorch's: one model, one machine, with alternating steps.
 //!
-//! `cargo bench -p benches --bench pytorch [-- [--rounds N] [--bf16]]`. With `--bf16`, compiled stages round
-//! operands of matmuls (`Builder::bf16_matmuls`), and PyTorch runs under `autocast`. The environment variable
-//! `PYTHON` names an interpreter that has PyTorch; without it, the first run installs PyTorch into a virtual
+//! `cargo bench -p benches --bench pytorch [-- [--rounds N] [--bf16] [--record-every N]]`. With `--bf16`, compiled
+//! stages round operands of matmuls (`Builder::bf16_matmuls`), and PyTorch runs under `autocast`. The environment
+//! variable `PYTHON` names an interpreter that has PyTorch; without it, the first run installs PyTorch into a virtual
 //! environment under `target/`.
 //!
 //! 1. Every contestant is built first: the loop on one device, and the schedules that both have over two ranks of
@@ -121,10 +121,10 @@ fn interpreter() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// This workspace's contestants for a row of the table: eager and compiled.
-fn own(row: &str, bf16: bool) -> Vec<Contestant> {
+fn own(row: &str, options: Options) -> Vec<Contestant> {
     let steps = COLUMNS[..2].iter().zip([false, true]);
     let pipelines = steps.filter_map(|(&column, compile)| {
-        let step = if row == UNPIPELINED && !compile { plain() } else { pipeline(row, compile, bf16)? };
+        let step = if row == UNPIPELINED && !compile { plain() } else { pipeline(row, compile, options)? };
         Some(Contestant::new(row, column, step))
     });
     pipelines.collect()
@@ -137,13 +137,13 @@ fn plain() -> Step {
 }
 
 /// A schedule over two ranks, or the unpipelined row: 1F1B on one rank.
-fn pipeline(schedule: &str, compile: bool, bf16: bool) -> Option<Step> {
+fn pipeline(schedule: &str, compile: bool, options: Options) -> Option<Step> {
     let (schedule, ranks) = match schedule {
         UNPIPELINED => (Box::new(OneFOneB) as _, 1),
         name => (by_name(name).ok()?, 2),
     };
     let size = gpt_step::size(&*schedule, ranks);
-    let options = Options { compile, bf16: compile && bf16, ..Options::default() };
+    let options = if compile { options } else { Options::default() };
     let mut pipeline = gpt_step::pipeline(schedule, size, options)?;
     let tokens = gpt_step::tokens();
     Some(Box::new(move || {
@@ -154,13 +154,19 @@ fn pipeline(schedule: &str, compile: bool, bf16: bool) -> Option<Step> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let flags = Flags::read(&[("--rounds N", "rounds; 7 if absent"), ("--bf16", "`bf16` matmuls beside `autocast`")]);
+    let flags = Flags::read(&[
+        ("--rounds N", "rounds; 7 if absent"),
+        ("--bf16", "`bf16` matmuls beside `autocast`"),
+        ("--record-every N", "`Tuning::record_every` of compiled stages; 1 if absent"),
+    ]);
     let (rounds, bf16) = (flags.number("--rounds", 7), flags.has("--bf16"));
+    let options =
+        Options { compile: true, bf16, record_every: flags.number("--record-every", 1), ..Options::default() };
     let (torch, names) = PyTorch::start(bf16)?;
     let torch = Rc::new(RefCell::new(torch));
     let (version, names) = names.split_first().ok_or("PyTorch has no contestants")?;
     let rows: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.ends_with(", compiled")).collect();
-    let mut contestants: Vec<Contestant> = rows.iter().flat_map(|row| own(row, bf16)).collect();
+    let mut contestants: Vec<Contestant> = rows.iter().flat_map(|row| own(row, options)).collect();
     for name in names {
         let (row, column) = match name.strip_suffix(", compiled") {
             Some(row) => (row, COLUMNS[3]),

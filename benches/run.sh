@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Produces the figures of README.md and most of benches/results/README.md, which lists the sections and says which
+# Produces most figures of README.md and benches/results/README.md. The latter lists the sections, and says which
 # figures have other commands.
 #
 #   benches/run.sh                        every section (hours)

@@ -47,7 +47,7 @@ pub struct Options {
         value_name = "N"
     )]
     pub steps: usize,
-    /// Trains for 1,800 steps instead of a minute.
+    /// Trains for 1,800 steps instead of 450: some minutes, for a better model.
     #[arg(long, conflicts_with = "steps")]
     pub long: bool,
     /// The number of text windows per step.
@@ -87,8 +87,8 @@ pub struct Options {
     /// The timeout in seconds: how long a rank waits for another one before reporting it as lost.
     #[arg(long, default_value_t = 120, value_parser = at_least_one_second, value_name = "SECONDS")]
     pub timeout: u64,
-    /// Where to write the timeline of the last steps: a folder, or a file ending in .json or .svg (both are
-    /// written).
+    /// Where to write the last steps: a folder, or a file ending in .html, .json or .svg. Page, trace, drawing and
+    /// profile are written, with that name or into that folder.
     #[arg(long, default_value = "runs/train_gpt", value_name = "PATH")]
     pub trace: PathBuf,
     /// A plan as CSV (a row per rank, a cell per action) to run instead of a schedule; it sets ranks, chunks and

@@ -97,7 +97,8 @@ pub struct Routing {
 }
 
 impl Router {
-    /// Routes tokens `[t, d_model]`. Computes in the type of its own parameters, which is that of the results.
+    /// Routes tokens `[t, d_model]`. Logits are computed in the type of its own parameters. Scores and gates are
+    /// computed from them in f32, and rounded once to that type.
     pub fn forward(&self, tokens: Tensor<2>) -> Routing {
         let logits = self.scores.forward_deferred(tokens.cast(self.scores.weight.dtype()));
         let options = RouteOptions { top_k: self.top_k, sigmoid: self.sigmoid, normalize: self.normalize };

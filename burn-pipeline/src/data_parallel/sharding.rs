@@ -13,9 +13,9 @@
 //! 2. *Gathered* ([`ReplicaGroup::start_gather`], [`ReplicaGroup::finish_gather`]): the module has whole parameters
 //!    again, and this replica's pieces are kept separately.
 //! 3. An autodiff graph holds the parameters of a microbatch until its backward. So a stage is released only when
-//!    no microbatch in flight refers to its parameters ([`ErasedStage::pins_weights`]). A `RESHARD` before that
+//!    no microbatch in flight refers to its parameters (`EngineState::pins_weights`). A `RESHARD` before that
 //!    leaves the stage gathered, on all replicas alike. Recomputed stages refer to no parameters. Captured programs
-//!    take parameters as inputs: they drop them here ([`ErasedStage::unload_weights`]) and get the gathered ones
+//!    take parameters as inputs: they drop them here (`EngineState::unload_weights`) and get the gathered ones
 //!    later.
 //! 4. With a [`Precision`](crate::stage::Precision), the pieces are of the masters, and what is gathered for a row is
 //!    of their rounded copies. Masters are gathered whole to be read or replaced ([`Values`]).

@@ -6,16 +6,16 @@
 //!
 //! 1. A layer is *cut* from the ordinary one, as its configuration initialises it:
 //!    `ColumnLinear::cut(LinearConfig::new(d, 4 * d).init(&at.device), &at.group)`. The values are those of the
-//!    group's first rank; the other ranks' own values are not used.
-//! 2. Its input is whole on all ranks. A column-parallel layer gives each rank its piece of the output; a
+//!    group's first member; the other members' own values are not used.
+//! 2. Its input is whole on all members. A column-parallel layer gives each member its piece of the output; a
 //!    row-parallel layer takes pieces and gives the whole sum. [`SelfAttention`] and [`GatedFeedForward`] each
 //!    combine one of both, so that a layer costs one all-reduce forward and one backward.
-//! 3. Whatever is not cut (norms, biases of row-parallel layers, positions) is used as it is: all ranks compute the
+//! 3. Whatever is not cut (norms, biases of row-parallel layers, positions) is used as it is: all members compute the
 //!    same.
-//! 4. With `forward_cut`, input and output are this rank's piece along the sequence: a column-parallel layer gathers,
-//!    a row-parallel one gives each rank its piece of the sum. Norms and sums between layers then run on pieces, and
+//! 4. With `forward_cut`, input and output are this member's piece along the sequence: a column-parallel layer gathers,
+//!    a row-parallel one gives each member its piece of the sum. Norms and sums between layers then run on pieces, and
 //!    their weights go through [`TensorGroup::for_pieces`](crate::tensor_parallel::TensorGroup::for_pieces).
-//! 5. Dropout draws the whole mask on every rank, which keeps its piece ([`GroupDropout`]). Burn's own is refused in
+//! 5. Dropout draws the whole mask on every member, which keeps its piece ([`GroupDropout`]). Burn's own is refused in
 //!    a tensor-parallel stage.
 //! 6. Parameters have the ordinary layers' names.
 //!

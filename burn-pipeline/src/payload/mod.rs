@@ -5,8 +5,8 @@
 //! element type and sizes), `payload_reader` (reads values from a payload's front), `values` (a user's types as
 //! payloads), `skip` (values that go past the next stage), `payload_spec` (what is expected of a payload),
 //! `kinds` (comparing types before anything runs), `metadata` (the specs of a stage's boundary), `unwritten`
-//! (what a device failed to compute), `computes` (what it cannot compute in), `fused` (fused operations between
-//! threads).
+//! (what a device failed to compute), `computes` (what it cannot compute in), `finite` (finds NaN and infinity),
+//! `fused` (fused operations between threads).
 
 mod any_tensor;
 mod computes;
