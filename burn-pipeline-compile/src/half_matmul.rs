@@ -19,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-/// The most rows of a block.
+/// The most rows of a block, unless they have no more than [`SMALL`] elements.
 const ROWS: usize = 256;
 /// The least rows of a block for a thread, if that is enough for [`SMALL`] elements.
 const FEW_ROWS: usize = 32;
@@ -29,7 +29,7 @@ const COLUMNS: usize = 512;
 const DEPTH: usize = 512;
 
 thread_local! {
-    /// A block of each operand and of the target: at most 2 MiB per thread, kept until it ends.
+    /// A block of each operand and of the target: at most 2.5 MiB per thread, kept until it ends.
     static BLOCKS: RefCell<[Vec<f32>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) };
 }
 

@@ -16,7 +16,7 @@ fn a_grid_over_tcp_gives_the_bits_of_threads() {
         // Between two rows nothing of a group is exchanged but outputs.
         let train = |mut pipeline: Pipeline| {
             let step = pipeline.step(batch(&SMALL, 8), 0.5).unwrap();
-            let losses = [1, 2].map(|_| pipeline.eval(batch(&SMALL, 8)).unwrap().loss);
+            let losses = [(); 2].map(|()| pipeline.eval(batch(&SMALL, 8)).unwrap().loss);
             let outputs: Vec<Signal> = step.outputs().unwrap();
             (step.loss, step.gradient_norm, losses, outputs.len(), weights(&mut pipeline))
         };

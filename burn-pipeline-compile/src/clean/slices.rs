@@ -12,7 +12,7 @@
 use super::replace::without;
 use crate::graph::{Graph, Node, Op, Operand, View};
 use burn::backend::ir::{BaseOperationIr, OperationIr, TensorId, TensorIr};
-use burn::tensor::{Shape, Slice};
+use burn::tensor::Slice;
 use std::collections::HashMap;
 
 /// The first index and the number of elements, along each dimension.
@@ -66,15 +66,16 @@ fn source(graph: &Graph, makers: &HashMap<TensorId, usize>, node: &Node) -> Opti
 /// The range of a tensor that a slice of the shape of `part` covers; `None` for steps other than 1, indices out of
 /// range and parts of another shape.
 pub(super) fn taken(ranges: &[Slice], of: &TensorIr, part: &TensorIr) -> Option<Range> {
-    let rest = |shape: &Shape| shape.iter().skip(ranges.len()).copied().collect::<Vec<_>>();
-    let fits = ranges.len() <= of.shape.num_dims() && of.shape.num_dims() == part.shape.num_dims();
-    (fits && rest(&of.shape) == rest(&part.shape)).then_some(())?;
+    let rest = |tensor: &'_ TensorIr| tensor.shape.get(ranges.len()..).map(<[usize]>::to_vec);
+    let fits = of.shape.num_dims() == part.shape.num_dims() && rest(of).is_some() && rest(of) == rest(part);
+    fits.then_some(())?;
     let mut taken: Range = of.shape.iter().map(|&size| (0, size)).collect();
     for (dim, range) in ranges.iter().enumerate() {
         let size = of.shape[dim].cast_signed();
         let start = if range.start < 0 { range.start + size } else { range.start };
+        let end = range.end.map_or(size, |end| if end < 0 { end + size } else { end.min(size) });
         let length = part.shape[dim];
-        (range.step == 1 && start >= 0 && start + length.cast_signed() <= size).then_some(())?;
+        (range.step == 1 && start >= 0 && start + length.cast_signed() == end).then_some(())?;
         taken[dim] = (start.unsigned_abs(), length);
     }
     Some(taken)

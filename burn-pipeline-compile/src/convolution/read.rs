@@ -62,7 +62,8 @@ pub(crate) fn bias_gradient(op: &ModuleOperationIr) -> Option<(&TensorIr, &Tenso
     }
 }
 
-/// Returns `None` if the operation's tensors do not fit together; the interpreter then refuses it.
+/// Returns `None` if the operation's tensors do not fit together (the interpreter then refuses it), or the image has no
+/// elements.
 fn made<'a>(convolution: Convolution, inputs: [&'a TensorIr; 2], output: &'a TensorIr) -> Option<Read<'a>> {
     let known = is_number(output) && inputs.iter().all(|input| input.dtype == output.dtype);
     let of = |tensor: &TensorIr| tensor.shape.num_elements();
@@ -73,7 +74,7 @@ fn made<'a>(convolution: Convolution, inputs: [&'a TensorIr; 2], output: &'a Ten
         Wanted::Input => [weight, result, image],
         Wanted::Weight => [image, result, weight],
     };
-    // Windows over an image without elements hold zeros alone.
+    // An image without elements is left to the interpreter.
     let fits = convolution.input[2..].iter().all(|&size| size > 0)
         && elements == [of(inputs[0]), of(inputs[1]), of(output)]
         && convolution.input[0] == convolution.output[0];

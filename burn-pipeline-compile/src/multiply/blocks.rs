@@ -137,7 +137,7 @@ unsafe fn blocks<M: Multiply>(
     PACKED.with_borrow_mut(|[left, right]| {
         for depths in cut(0..depth, DEPTH) {
             let add = add || depths.start > 0;
-            for columns in cut(columns.clone(), M::GROUP.elements(BLOCK_COLUMNS)) {
+            for columns in cut(columns.clone(), BLOCK_COLUMNS * M::GROUP.elements(1)) {
                 // SAFETY: guaranteed by the caller.
                 unsafe { packed::<M, COLUMNS>(rhs.transposed(), columns.clone(), depths.clone(), right) };
                 for rows in cut(rows.clone(), BLOCK_ROWS) {

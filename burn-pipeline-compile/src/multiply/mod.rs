@@ -2,7 +2,8 @@
 //!
 //! Guarantees: the result of a matmul depends on the values and sizes of its operands alone, not on their strides or
 //! the number of threads. Each element is a sum over blocks of [`DEPTH`](blocks::DEPTH) products, in order. Within a
-//! block, each product is multiplied and added with one rounding, from the first to the last. A matmul added to a
+//! block, each product is multiplied and added with one rounding, from the first to the last (of rounded elements: see
+//! below). A matmul added to a
 //! target gives the same bits as if it were written and then added, up to that depth. Rounding is to the nearest
 //! `bf16`, ties to even. Two neighbours along the depth make a pair, whose second product is added first, and
 //! subnormal elements (below 2⁻¹²⁶) count as 0, as in AVX512-BF16's instruction for pairs. So rounded matmuls have the
@@ -56,8 +57,8 @@ pub(crate) struct Avx512(Found);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bf16 {
     found: Avx512,
-    /// True if pairs are multiplied by AVX512-BF16, and false if by two multiplications of `f32`, which Intel's
-    /// processors do in about half of the time.
+    /// True if pairs are multiplied by AVX512-BF16's instruction, and false if by two multiplications of `f32`. Intel's
+    /// processors take about half as long for the latter.
     pairs: bool,
 }
 

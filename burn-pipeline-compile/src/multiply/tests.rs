@@ -88,13 +88,8 @@ fn rounding() -> impl Iterator<Item = By> {
     let pairs = is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
     let pairs = false;
-    let found = Avx512::detect().into_iter();
-    found
-        .flat_map(move |found| {
-            [Some(false), pairs.then_some(true)].map(|pairs| pairs.map(|pairs| Bf16 { found, pairs }))
-        })
-        .flatten()
-        .map(By::Rounded)
+    let ways = move |found| [false, true].map(|pairs| Bf16 { found, pairs }).into_iter();
+    Avx512::detect().into_iter().flat_map(ways).filter(move |way| pairs || !way.pairs).map(By::Rounded)
 }
 
 /// The kinds that this processor supports; none on a processor without vectors of 512 bits.

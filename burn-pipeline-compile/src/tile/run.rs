@@ -59,8 +59,8 @@ pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>])
     unsafe { anywhere::<FMA>(code, tile, sums) }
 }
 
-/// Returns true if the processor has all features for which functions like [`with_avx512`] are compiled: AVX-512 has several, and a
-/// virtual machine may hide some.
+/// Returns true if the processor has all features for which functions like [`with_avx512`] are compiled: AVX-512 has
+/// several, and a virtual machine may hide some.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")

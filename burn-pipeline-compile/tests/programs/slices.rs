@@ -109,8 +109,9 @@ proptest! {
 
 #[test]
 fn an_assignment_of_another_shape_is_left_to_the_interpreter() {
-    // A value of one column where the range has four; and a tensor of another shape than the result.
-    for (of, value) in [([4, 4], [2, 1]), ([6, 4], [2, 4])] {
+    // A value of one column where there are four, of one row where the range has two; a tensor of another shape than
+    // the result.
+    for (of, value) in [([4, 4], [2, 1]), ([4, 4], [1, 4]), ([6, 4], [2, 4])] {
         let mut listed = Listed::default();
         let value = listed.feed(&value);
         let zeros = listed.zeros(&of);

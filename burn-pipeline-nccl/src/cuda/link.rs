@@ -87,6 +87,7 @@ impl NcclLink {
         device: Device,
         options: NcclOptions,
     ) -> Result<Self, NcclError> {
+        let options = NcclOptions { timeout: options.timeout.min(LONGEST_TIMEOUT), ..options };
         let inbox = Inbox::new(ranks);
         let (commands, taken) = channel();
         let mailbox = Arc::new(Mailbox::new(rank, ranks));
@@ -109,7 +110,7 @@ impl NcclLink {
         options: NcclOptions,
         timeout: Timeout,
     ) -> Result<(Order, Ending), NcclError> {
-        let deadline = Instant::now() + options.timeout.min(LONGEST_TIMEOUT);
+        let deadline = Instant::now() + options.timeout;
         let own = if endpoint.rank() == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
         let ids = endpoint.all_gather(own, deadline)?;
         let id = ids.into_iter().next().and_then(|bytes| Id::try_from(bytes).ok());

@@ -44,8 +44,8 @@ pub struct Tuning {
     /// it pays to have fewer where stages compute for a short time: recurrent layers, small stages, fast devices.
     ///
     /// A larger number is for stages and losses that run the same operations in the same order for the same shapes:
-    /// they read nothing from the host that changes (no counter, no annealed field, no coin), and hold no tensor outside
-    /// a `Param` that changes. Parameters may change, and random numbers are drawn anew if they are drawn on the input's
+    /// they read nothing from the host that changes (no counter, annealed field or coin), and hold no tensor outside
+    /// a `Param` that changes. Parameters may change, and random numbers are drawn anew if drawn on the input's
     /// device (`x.device()`). A forward that is given a plain value of the batch, or asks for its microbatch
     /// ([`ForwardContext::microbatch`](crate::layers::ForwardContext::microbatch)), is always recorded. What a forward
     /// only writes, such as a count of its calls, is written by recorded forwards alone.

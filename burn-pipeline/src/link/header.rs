@@ -2,7 +2,7 @@
 //!
 //! The kinds are one closed list, although rooms above this one use them, for two reasons. A rank that gets another
 //! message than it waits for names both in its error, so it must know each kind that can arrive; kinds that those rooms
-//! defined would need a text in every message, or a table of names here. And a header with a kind that does not exist is
+//! defined would need a text in every message or a table of names here. And a header with a kind that does not exist is
 //! refused when it is read. Links move all kinds alike.
 
 use crate::payload::Payload;

@@ -79,7 +79,8 @@ pub trait Stage: Module + Sync + 'static {
     /// those that only follow a rule (`set_require_grad(false)`). They are saved, loaded and fed to captured programs
     /// like any other. The parameters of a sharded stage are gathered for this, so they are whole here; each member
     /// of a tensor-parallel group ([`Builder::tensor_parallel`](crate::Builder::tensor_parallel)) has the pieces of
-    /// its own layers.
+    /// its own layers. A stage before the first one that trains has no backward: if a parameter is unfrozen there, the
+    /// next batch is refused.
     ///
     /// # Panics
     /// A panic is caught; it ends the step with an error that names rank and stage, and changes no weight.

@@ -176,6 +176,11 @@ pub enum BuildError {
     /// The layers cannot be cut into the stages.
     #[error(transparent)]
     Layers(#[from] PartitionError),
+    /// Another process would choose its schedule with other options.
+    #[error(
+        "rank {rank} chooses its schedule with {theirs}, and this rank with {own}; give all processes the same options"
+    )]
+    AutoOptions { rank: usize, theirs: String, own: String },
     /// Building stages failed.
     #[error("building the stages failed: {0}")]
     Stages(Box<PipelineError>),

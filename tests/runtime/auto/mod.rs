@@ -139,7 +139,7 @@ fn ranks_that_would_choose_with_other_options_are_refused_at_the_start() {
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
     for refused in refused {
-        assert!(refused.contains("choosing a schedule with") && refused.contains("measured: 5"), "{refused}");
+        assert!(refused.contains("chooses its schedule with") && refused.contains("measured: 5"), "{refused}");
     }
     // A warm-up without an end never plans.
     let options = AutoOptions { warm_up: usize::MAX, ..AutoOptions::default() };

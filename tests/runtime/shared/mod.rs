@@ -207,6 +207,7 @@ fn one_copy_alone_is_neither_frozen_nor_changed_by_a_new_module() {
         let refused = [
             pipeline.step(batch(1), RATE).unwrap_err().to_string(),
             pipeline.save(&saved, &()).unwrap_err().to_string(),
+            pipeline.export(folder.path().join("exported.safetensors")).unwrap_err().to_string(),
         ];
         for refused in refused {
             assert!(refused.contains("since a module was replaced"), "{what}: {refused}");

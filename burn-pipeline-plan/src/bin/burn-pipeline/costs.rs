@@ -45,7 +45,8 @@ pub(crate) struct CostArguments {
     /// Seconds that a message takes between two ranks.
     #[arg(long, value_name = "C", allow_negative_numbers = true, default_value_t = 0.0, value_parser = amount)]
     pub(crate) transfer: f64,
-    /// A profile with the costs of every stage and link, instead of the numbers above. Without a profile, pieces of a
+    /// A profile with the costs of every stage and link, instead of the numbers above. If its first stages do not
+    /// train, plans leave out their backwards. Without a profile, pieces of a
     /// parallel vocabulary take no time.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["forward", "input", "weight", "fused", "transfer"])]
     pub(crate) profile: Option<PathBuf>,
@@ -77,7 +78,7 @@ impl CostArguments {
     }
 
     /// Returns a plan with its profile. A plan without transfers gets the profile's skip edges, and trains from the
-    /// profile's first stage that trains.
+    /// profile's first stage that trains unless it leaves out backwards itself.
     pub(crate) fn over(&self, plan: Plan) -> Result<(Plan, Profile), Failure> {
         let profile = self.profile(plan.placement())?;
         if plan.is_lowered() {

@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Seconds of each operation of a layer that do not depend on the size of a microbatch.
     #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = amount)]
     fixed: f64,
-    /// Bytes of one microbatch's input to the model.
+    /// Bytes of one microbatch's input to the model. A profile with a parallel vocabulary says it itself.
     #[arg(long, value_name = "BYTES", default_value_t = 0.0, value_parser = amount)]
     input_bytes: f64,
     /// Estimate the seconds of layers from their FLOPs, at this many FLOPs per second.

@@ -90,7 +90,7 @@ impl Executor {
             if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
                 return Ok(());
             }
-            // There is no gradient if the stage did not use its input. The microbatch counts all the same: sums in order
+            // There is no gradient if the stage did not use its input. The microbatch counts all the same: ordered sums
             // wait for it.
             let of_vectors = gradients.into_iter().flatten().next().map(|gradient| {
                 let own = OwnIds::of(&group, group.whole_shape(id, weight.shape())[0], ids);

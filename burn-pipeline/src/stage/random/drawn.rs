@@ -17,6 +17,11 @@ use std::collections::HashSet;
 /// The device on which modules are made to be recorded; a process can open only a few.
 static CAPTURE: Mutex<Option<Device>> = Mutex::new(None);
 
+/// Makes later recordings use another device: a thread that hangs may be recording on this one.
+pub(super) fn open_another_capture() {
+    *CAPTURE.lock() = None;
+}
+
 /// The recorded values of a module.
 pub(super) struct DrawnApart {
     /// The value of each parameter and buffer, each once, in visiting order.

@@ -18,51 +18,72 @@
 //! bit, and so do the numbers that follow. The generator can be neither locked nor read, so the result is very likely
 //! right, but not certain.
 
-use super::drawn::drawn_apart;
+use super::drawn::{drawn_apart, open_another_capture};
 use super::following::RngProbe;
 use crate::payload::AnyTensor;
 use crate::scoped::scoped;
 use crate::stage::state::{Names, named_weights, values, with_weights};
 use burn::module::Module;
 use burn::tensor::{Device, TensorData};
-use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+use parking_lot::{Mutex, ReentrantMutex, ReentrantMutexGuard};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The longest wait for a turn.
-const TURN: Duration = Duration::from_secs(60);
+/// How long a thread may keep its turn while others wait.
+const TURN: Duration = Duration::from_secs(120);
 
 static DRAWING: Turns = Turns::new();
 
-/// The turns of threads that seed a device's generator and draw from it.
+type Turn = ReentrantMutexGuard<'static, ()>;
+
+/// The turns of threads that seed a device's generator and draw from it, or record on the device for it.
 ///
-/// What a thread draws is compared with what it should draw, so turns only save attempts. A thread that keeps its turn
-/// for too long, because the code that it runs hangs, therefore keeps no other from going on.
+/// A thread that keeps its turn because the code that it runs hangs holds no other up for good: after a while the
+/// others take turns among themselves, on another lock and another recording device.
 struct Turns {
-    /// Reentrant: a forward may make layers, and a layer may be made of others.
-    lock: ReentrantMutex<()>,
-    /// True since a wait for a turn has ended without one, until a turn is taken again.
-    is_stuck: AtomicBool,
+    /// Reentrant: a forward may make layers, and a layer may be made of others. A lock that is given up is never
+    /// dropped.
+    lock: Mutex<Option<&'static ReentrantMutex<()>>>,
+    /// The number of turns so far.
+    taken: AtomicU64,
 }
 
 impl Turns {
     const fn new() -> Self {
-        Self { lock: ReentrantMutex::new(()), is_stuck: AtomicBool::new(false) }
+        Self { lock: Mutex::new(None), taken: AtomicU64::new(0) }
     }
 
-    /// Takes a turn, which ends when the result is dropped; `None` if another thread has kept its turn for `longest`.
-    fn take(&self, longest: Duration) -> Option<ReentrantMutexGuard<'_, ()>> {
-        let longest = if self.is_stuck.load(Ordering::Relaxed) { Duration::ZERO } else { longest };
-        let turn = self.lock.try_lock_for(longest);
-        if !self.is_stuck.swap(turn.is_none(), Ordering::Relaxed) && turn.is_none() {
+    fn current(&self) -> &'static ReentrantMutex<()> {
+        self.lock.lock().get_or_insert_with(|| Box::leak(Box::default()))
+    }
+
+    /// Takes a turn, which ends when the result is dropped. Nobody waits for a thread that keeps its turn for longer
+    /// than `longest`.
+    fn take(&self, longest: Duration) -> Turn {
+        loop {
+            let (lock, taken) = (self.current(), self.taken.load(Ordering::Relaxed));
+            if let Some(turn) = lock.try_lock_for(longest) {
+                self.taken.fetch_add(1, Ordering::Relaxed);
+                return turn;
+            }
+            if self.taken.load(Ordering::Relaxed) == taken {
+                self.give_up(lock, longest);
+            }
+        }
+    }
+
+    /// Leaves a lock to the thread that keeps it, unless another thread has done so.
+    fn give_up(&self, lock: &'static ReentrantMutex<()>, longest: Duration) {
+        let mut current = self.lock.lock();
+        if current.take_if(|current| std::ptr::eq(*current, lock)).is_some() {
+            open_another_capture();
             let seconds = longest.as_secs_f64();
             tracing::warn!(
                 seconds,
-                "a forward or a layer that draws random numbers does not end; others go on without it"
+                "a forward or a layer that draws random numbers hangs; others no longer wait for it"
             );
         }
-        turn
     }
 }
 
@@ -77,8 +98,8 @@ const ATTEMPTS: usize = 64;
 /// Attempts in a row that must agree.
 const AGREEING: usize = 4;
 
-/// A turn to seed the device's generator and draw from it; `None` if the thread that has the turn hangs.
-pub(in crate::stage) fn device_generator() -> Option<ReentrantMutexGuard<'static, ()>> {
+/// A turn to seed the device's generator and draw from it.
+pub(in crate::stage) fn device_generator() -> Turn {
     DRAWING.take(TURN)
 }
 
@@ -167,17 +188,42 @@ mod tests {
         std::thread::scope(|scope| {
             let kept = &turns;
             scope.spawn(move || {
-                let _turn = kept.take(TURN);
+                let turn = kept.take(TURN);
                 begun.send(()).unwrap();
                 ends.recv().unwrap();
+                // It may go on as it began.
+                drop(kept.take(TURN));
+                drop(turn);
             });
             began.recv().unwrap();
-            assert!(turns.take(Duration::from_millis(50)).is_none());
-            // Others do not wait once more.
+            drop(turns.take(Duration::from_millis(50)));
+            // Others do not wait once more, and take turns among themselves.
             let since = Instant::now();
-            assert!(turns.take(TURN).is_none() && since.elapsed() < TURN / 2);
+            let turn = turns.take(TURN);
+            assert!(since.elapsed() < TURN / 2);
+            let other = scope.spawn(|| drop(turns.take(TURN)));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!other.is_finished());
+            drop(turn);
+            other.join().unwrap();
             end.send(()).unwrap();
         });
-        assert!(turns.take(TURN).is_some());
+    }
+
+    #[test]
+    fn a_thread_that_waits_while_others_take_turns_waits_on() {
+        let turns = Turns::new();
+        let lock = std::ptr::from_ref(turns.current());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10 {
+                        let _turn = turns.take(Duration::from_millis(30));
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            }
+        });
+        assert!(std::ptr::eq(turns.current(), lock), "no turn was given up");
     }
 }

@@ -138,6 +138,7 @@ impl Command for Finish {
         let index = self.stage;
         if self.adopt {
             rank.change_weights();
+            rank.sharing_mut().module_replaced();
         }
         for (_, held) in rank.executor().stages().iter_mut().filter(|(stage, _)| stage.index() == index) {
             if self.adopt { held.adopt_module() } else { held.withdraw_module() }
@@ -146,7 +147,6 @@ impl Command for Finish {
             return Ok(Vec::new());
         }
         rank.equalize()?;
-        rank.sharing_mut().module_replaced();
         let stages = rank.executor().stages().iter().filter(|(stage, _)| stage.index() == index);
         Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref(), false)).collect())
     }

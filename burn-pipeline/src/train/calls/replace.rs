@@ -76,7 +76,9 @@ impl Pipeline {
     /// Returns [`PipelineError::NoSuchModule`] if there is no such stage or its module is not an `M`, and
     /// [`PipelineError::Replace`] if the new module does not fit; nothing was changed. Returns [`PipelineError::Plan`],
     /// and training is refused from then on, if the module was replaced, but the pipeline was given a plan without the
-    /// backward of a stage that now trains. If a rank fails, same as [`Pipeline::step`].
+    /// backward of a stage that now trains. If a rank fails, same as [`Pipeline::step`]. Copies of a tied parameter
+    /// ([`Builder::share`](crate::Builder::share)) must be changed alike, with one call for each of their stages: the
+    /// next step, save or export is refused if they differ.
     pub fn replace_module<M: Stage>(
         &mut self,
         stage: usize,

@@ -98,8 +98,10 @@ impl AutoPipeline {
         pipeline.goes_with(Feature::AutoPipeline)?;
         // Ranks in processes plan in the same step, with the same limits. Each may have another folder.
         let options = AutoOptions { folder: None, ..setting.options.clone() };
-        let alike = pipeline.refuse_unlike(format!("choosing a schedule with {options:?}"));
-        alike.map_err(|error| BuildError::Stages(Box::new(error)))?;
+        pipeline.agree_on_text(format!("{options:?}")).map_err(|error| match error {
+            PipelineError::Diverged { rank, theirs, others } => BuildError::AutoOptions { rank, theirs, own: others },
+            other => BuildError::Stages(Box::new(other)),
+        })?;
         Ok(Self::with(setting, pipeline, Phase::Measuring(Box::new(first), Vec::new()), Decision::Measuring))
     }
 

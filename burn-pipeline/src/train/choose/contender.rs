@@ -129,12 +129,12 @@ impl Ready {
 
 /// Checks that ranks in processes chose the same plan.
 fn same_everywhere(pipeline: &mut Pipeline, plan: &Plan) -> Result<(), AutoError> {
-    Ok(pipeline.refuse_unlike(fingerprint(plan))?)
+    Ok(pipeline.agree_on_text(fingerprint(plan))?)
 }
 
 impl Pipeline {
     /// Checks that all ranks in processes have the same text.
-    pub(super) fn refuse_unlike(&mut self, own: String) -> Result<(), PipelineError> {
+    pub(super) fn agree_on_text(&mut self, own: String) -> Result<(), PipelineError> {
         let all = self.ask(Exchange(own.clone()))?;
         match all.iter().position(|theirs| *theirs != own) {
             Some(rank) => Err(PipelineError::Diverged { rank, theirs: all[rank].clone(), others: own }),

@@ -60,7 +60,7 @@ impl Sharing {
             let Some(held) = executor.stages().get(&copy.stage) else { continue };
             let Some((_, weight)) = held.weights().into_iter().find(|(id, _)| *id == copy.id) else { continue };
             let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
-            let trains = held.named_parameters().iter().any(|held| held.id == copy.id && held.trainable);
+            let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id && parameter.trainable);
             let mut hasher = DefaultHasher::new();
             (data.as_bytes(), trains).hash(&mut hasher);
             own.push((place, hasher.finish()));

@@ -106,6 +106,11 @@ impl Sharing {
         self.replaced = true;
     }
 
+    /// Returns true if a module was replaced since copies were compared.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced
+    }
+
     /// The reports on tied parameters.
     pub(crate) fn reports(&self) -> &[SharedReport] {
         &self.reports

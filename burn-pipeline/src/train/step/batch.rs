@@ -90,8 +90,7 @@ impl Rank {
     /// Refuses a stage that trains although the plan has no backward for it.
     fn refuse_unfrozen(&mut self, first: usize) -> Result<(), ExecuteError> {
         let rank = self.number();
-        let before = self.executor.stages().iter().filter(|(stage, _)| stage.index() < first);
-        match before.into_iter().find(|(_, held)| held.trains()) {
+        match self.executor.stages().iter().find(|(stage, held)| stage.index() < first && held.trains()) {
             Some((&stage, _)) => Err(ExecuteError::Unfrozen { rank, stage, first }),
             None => Ok(()),
         }

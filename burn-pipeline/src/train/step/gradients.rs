@@ -1,7 +1,7 @@
 //! From the gradients accumulated on one rank to those that the optimizer gets.
 //!
 //! 1. Data-parallel replicas are reduced, unless the rows have done that already.
-//! 2. Copies of tied parameters are added, on each route of a bidirectional placement by themselves.
+//! 2. Copies of tied parameters are added, on each route of a bidirectional placement by itself.
 //! 3. The two copies of a stage in a bidirectional placement are added. This comes after step 2, since a sum of more
 //!    than two copies depends on their order, which differs between the routes.
 //! 4. Once, the members of a tensor-parallel group compare their gradients of weights that are whole on all of them

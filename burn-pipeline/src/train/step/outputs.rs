@@ -37,6 +37,7 @@ pub(crate) fn deliver_of_batch(rank: &mut Rank, own: Computed) -> Result<Compute
     deliver(rank, own, first)
 }
 
+/// Callers gather their outcomes afterwards, so no rank leaves before its payloads are received.
 fn deliver(rank: &mut Rank, computed: Computed, wanted: bool) -> Result<Computed, ExecuteError> {
     let me = rank.number();
     let mut here: BTreeMap<(StageId, usize), Payload> = computed.into_iter().collect();
@@ -54,10 +55,6 @@ fn deliver(rank: &mut Rank, computed: Computed, wanted: bool) -> Result<Computed
                 here.insert((stage, microbatch), rank.executor.receive_from(from, header)?);
             }
         }
-    }
-    if !wanting.is_empty() {
-        // A rank that leaves its program after this call may end before its last tensors are written.
-        rank.executor.gather(&())?;
     }
     Ok(if wanted { here.into_iter().collect() } else { Vec::new() })
 }

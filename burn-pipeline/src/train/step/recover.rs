@@ -71,8 +71,8 @@ impl Rank {
         let link = self.executor.link();
         link.set_activity(Activity::Gathering);
         link.recover(deadline).map_err(|source| self.link_error(source))?;
-        let own = (self.calls, gathers, self.changes_weights, self.trains);
-        let table: Vec<(u64, bool, bool, bool)> = self.executor.gather(&own)?;
+        let own = (self.calls, gathers, self.changes_weights, self.trains, self.sharing.is_replaced());
+        let table: Vec<(u64, bool, bool, bool, bool)> = self.executor.gather(&own)?;
         if let Some(other) = table.iter().position(|(calls, ..)| *calls != self.calls) {
             let message = format!("rank {other} has ended another call than this rank");
             return Err(self.link_error(LinkError::Closed { rank: self.number(), message }));
@@ -81,8 +81,11 @@ impl Rank {
         (self.members_compared, self.copies_compared) = (false, false);
         self.sharing.compare_again();
         // If any rank has not found gradients, all check again.
-        self.trains = table.iter().all(|&(.., trains)| trains);
-        let changed = table.iter().any(|&(_, _, changed, _)| changed);
+        self.trains = table.iter().all(|&(_, _, _, trains, _)| trains);
+        if table.iter().any(|&(.., replaced)| replaced) {
+            self.sharing.module_replaced();
+        }
+        let changed = table.iter().any(|&(_, _, changed, ..)| changed);
         let dropped = changed || table.iter().any(|&(_, gathers, ..)| gathers);
         if dropped && !changed {
             self.put_statistics_back()?;

@@ -1,4 +1,5 @@
-//! Whether adapters alone are all that was trained, and what is said of them is true.
+//! What is compared before an export: whether adapters alone are all that was trained, and what is said of them is
+//! true; and the copies of tied parameters.
 
 use crate::execute::ExecuteError;
 use crate::train::checkpoint::error::CheckpointError;
@@ -39,5 +40,17 @@ impl Alone {
             held.named_weights().iter().try_for_each(|weight| self.0.compare(weight, &scales))?;
         }
         Ok(())
+    }
+}
+
+/// Refuses tied parameters whose copies differ since a module was replaced: only the first copy is written.
+pub(super) struct Alike;
+
+impl Command for Alike {
+    type Reply = ();
+    const NAME: &'static str = "comparing the copies of tied parameters";
+
+    fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
+        rank.refuse_replaced()
     }
 }

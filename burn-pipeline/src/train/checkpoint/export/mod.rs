@@ -20,7 +20,7 @@ pub use how::Export;
 use super::error::CheckpointError;
 use super::pretrained::{Source, adapted};
 use crate::train::pipeline::Pipeline;
-use alone::Alone;
+use alone::{Alike, Alone};
 use burn::store::IdentityAdapter;
 use how::Noted;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,13 @@ impl Pipeline {
         }
         let (path, how) = (path.as_ref(), how.into());
         let copies = match how.only_adapters() {
-            None => self.stages.named_copies(how.merges()),
+            None => {
+                let copies = self.stages.named_copies(how.merges());
+                if !copies.is_empty() {
+                    self.ask(Alike)?;
+                }
+                copies
+            }
             Some(adapters) => {
                 self.ask(Alone(adapters.clone()))?.into_iter().collect::<Result<(), _>>()?;
                 BTreeSet::new()
