@@ -18,7 +18,8 @@
 //!    after all microbatches. So two cuts agree up to rounding in tied parameters, and bitwise in all others (until the
 //!    first step that read a tied value).
 //! 5. *Stepped alike* ([`Sharing::name_copies`]): groups of optimizers and learning rates match the first copy's name.
-//! 6. *Compared* ([`diverged`]): after the first step, and after a module was replaced, copies are compared, bit for bit.
+//! 6. *Compared* ([`diverged`]): after the first step, and after a module was replaced, copies are compared bit for
+//!    bit.
 //!
 //! Behaviour follows Megatron-Core's `finalize_model_grads` and the layers built on it.
 
