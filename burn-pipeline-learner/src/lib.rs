@@ -218,7 +218,8 @@
 //! ```
 //!
 //! - At the start all processes take over rank 0's learner: weights, optimizer and scheduler state, number of epochs,
-//!   accumulation. So initial values need no seed, and a checkpoint loaded by rank 0 applies to all.
+//!   accumulation. So initial values need no seed, and a checkpoint loaded by rank 0 applies to all: set
+//!   `.checkpoint(epoch)` on rank 0 alone, unless all processes see its folder (Burn loads it on each that has it set).
 //! - Rank 0 has the metrics, the dashboard, the log, checkpoints and early stopping; [`PipelineStrategy::on`] removes
 //!   dashboard and log from the others. They run the same epochs and stop when rank 0 stops. Interrupting any process
 //!   stops all after the same item.

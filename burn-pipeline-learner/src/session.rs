@@ -116,10 +116,11 @@ impl<M: PipelineModel> Session<M> {
         let output = self.leads.then(|| M::join(report.outputs()?)).transpose()?;
         let stages = self.places.iter().zip(self.pipeline.take_gradients()?);
         let gradients = stages.flat_map(|(ids, gradients)| ids.iter().copied().zip(gradients));
-        let gradients = gradients.filter_map(|(id, gradient)| Some((id, gradient?))).collect();
-        let gradients = match report.skipped {
-            Some(_) => GradientsParams::new(),
-            None => {
+        let gradients: HashMap<_, _> = gradients.filter_map(|(id, gradient)| Some((id, gradient?))).collect();
+        // Gradients that are not finite are left out, and so are those of a loss that is not.
+        let gradients = match report.skipped.is_some() || gradients.is_empty() {
+            true => GradientsParams::new(),
+            false => {
                 self.observed.get_or_insert_default().extend(report.observed);
                 gradients_of(&learner.model(), gradients)
             }

@@ -288,11 +288,14 @@ impl KeyValueCache {
     ) -> Result<T, CacheError> {
         let CachePlace { slot, start } = place;
         let held = self.0.lock().remove(&slot);
-        let mut caches = held.filter(|_| start > 0).unwrap_or_default();
+        let mut caches = held.clone().filter(|_| start > 0).unwrap_or_default();
         caches.resize(layers, LayerCache::default());
-        if let Some(held) = caches.iter().map(LayerCache::tokens).find(|&held| held != start) {
-            return Err(CacheError::Place { slot, start, held });
+        if let Some(tokens) = caches.iter().map(LayerCache::tokens).find(|&tokens| tokens != start) {
+            // The sequences may go on where they are.
+            held.into_iter().for_each(|held| drop(self.0.lock().insert(slot, held)));
+            return Err(CacheError::Place { slot, start, held: tokens });
         }
+        drop(held);
         let output = run(&mut caches)?;
         self.0.lock().insert(slot, caches);
         Ok(output)

@@ -27,6 +27,21 @@ fn floats<const R: usize>(tensor: Tensor<R>) -> Vec<f32> {
 }
 
 #[test]
+fn tokens_that_are_no_number_are_chosen_last_and_reach_the_output() {
+    for kind in [BlockKind::DenseDepths, BlockKind::ExpertsDepths] {
+        let x = x(2, 4);
+        let nan = Tensor::<3>::full([1, 2, D], f32::NAN, &Device::flex());
+        let x = x.slice_assign([0..1, 0..2, 0..D], nan);
+        let documents = Tensor::<2, Int>::zeros([2, 4], &Device::flex());
+        let (y, _) = block(kind, 0.5).forward(x.clone(), &documents.into());
+        let (before, after) = (floats(x), floats(y));
+        let changed: Vec<bool> = before.chunks(D).zip(after.chunks(D)).map(|(a, b)| a != b && !b[0].is_nan()).collect();
+        assert_eq!(changed[..4], [false, false, true, true], "{kind:?}");
+        assert!(after[..2 * D].iter().all(|value| value.is_nan()), "{kind:?}");
+    }
+}
+
+#[test]
 fn tokens_that_are_not_chosen_go_around_untouched_and_as_many_as_there_is_room_for_do_not() {
     for (capacity, taken) in [(0.5, 4), (0.01, 1), (0.8, 6), (1.0, 7)] {
         for kind in [BlockKind::DenseDepths, BlockKind::ExpertsDepths] {

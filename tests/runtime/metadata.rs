@@ -4,14 +4,14 @@
 use crate::cases::{Case, Text, read, small_gpt};
 use crate::parity::{assert_parity, builder};
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::payload::{PayloadSpec, StageMetadata, StagePort, Validate};
 use burn_pipeline::plan::StageId;
 use burn_pipeline::schedule::{GPipe, OneFOneB, Size, by_name};
-use burn_pipeline::stage::{Batch, Stage, StageBox, StageError};
+use burn_pipeline::stage::{Batch, SplitBackward, Stage, StageBox, StageError, init_seeded};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, StageContext};
 use pipeline_examples::gpt::Signal;
 
@@ -337,4 +337,47 @@ fn a_batch_that_cannot_be_trained_on_teaches_nothing() {
     let error = pipeline.metadata(Batch::new(rows(4, 3))).unwrap_err();
     assert!(matches!(error, PipelineError::NoTarget), "{error}");
     assert!(matches!(BuildError::NoStages.to_string().as_str(), text if text.contains("Builder::stages")));
+}
+
+/// A stage that draws only with a seed: recomputation would otherwise draw other numbers.
+#[derive(Module, Debug)]
+struct Dropping {
+    linear: Linear,
+    dropout: Dropout,
+}
+
+impl Stage for Dropping {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.dropout.forward(self.linear.forward(x))
+    }
+}
+
+#[test]
+fn the_run_on_zeros_draws_from_the_seed() {
+    for (split, name) in [(SplitBackward::Eager, "1F1B"), (SplitBackward::Captured, "ZBH1")] {
+        let losses = [Validate::Off, Validate::FirstStep].map(|validate| {
+            let builder = Pipeline::builder().schedule(name, Size::new(2, 2)).devices(vec![Device::flex()]);
+            let builder = builder.optimizer(|| SgdConfig::new().init()).split(split).seed(7).validate(validate);
+            let mut pipeline = builder
+                .stages(|at| {
+                    let linear =
+                        init_seeded(at.index as u64, &at.device, |device| LinearConfig::new(4, 4).init(device));
+                    let part = Dropping { linear, dropout: DropoutConfig::new(0.5).init() };
+                    let stage = match at.is_last() {
+                        true => StageBox::with_loss(part, |y: Tensor<2>, to: Tensor<2>| (y - to).square().mean()),
+                        false => StageBox::new(part),
+                    };
+                    stage.recomputed(true)
+                })
+                .build()
+                .unwrap();
+            let ones = || Tensor::<2>::ones([4, 4], &Device::flex());
+            [(); 2].map(|()| pipeline.step(Batch::new(ones()).target(ones()), 0.1).unwrap().loss)
+        });
+        assert_eq!(losses[0], losses[1], "{split:?}");
+    }
 }

@@ -34,10 +34,12 @@ impl AttentionConfig {
     /// Initializes the layer.
     ///
     /// # Panics
-    /// Panics if the heads do not divide the width, or if rotary embedding is on and the heads have an odd width.
+    /// Panics if the heads do not divide the width, if rotary embedding is on and the heads have an odd width, or if the
+    /// window is 0.
     pub fn init(&self, device: &Device) -> Attention {
         let divides = self.heads > 0 && self.d_model.is_multiple_of(self.heads);
         assert!(divides, "{} heads do not divide a width of {}", self.heads, self.d_model);
+        assert!(self.window != Some(0), "a window of 0 leaves a token nothing to attend to; the token itself counts");
         let width = self.d_model / self.heads;
         assert!(!self.rotary || width.is_multiple_of(2), "heads of the odd width {width} cannot be rotated in pairs");
         let linear = |to| LinearConfig::new(self.d_model, to).with_initializer(SMALL).init(device);

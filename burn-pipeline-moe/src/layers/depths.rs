@@ -78,11 +78,15 @@ impl MixtureOfDepths {
 
 /// The number of tokens of a sequence that take the block.
 pub(super) fn depth_tokens(capacity: f64, seq: usize) -> usize {
+    assert!(seq > 0, "a mixture of depths needs at least one token");
     ((capacity * seq as f64).ceil() as usize).clamp(1, seq)
 }
 
 /// The `count` best tokens of each row, without a sort, so a captured stage can replay it and nothing is read back.
+/// NaN comes last: it is neither larger than another number nor equal to it, and more tokens than `count` would be
+/// chosen.
 fn choose(scores: Tensor<2>, count: usize) -> Chosen {
+    let scores = scores.clone().mask_fill(scores.clone().not_equal(scores), f64::NEG_INFINITY);
     let ([batch, seq], device) = (scores.dims(), scores.device());
     let cube = [batch, seq, seq];
     let mine = scores.clone().unsqueeze_dim::<3>(2).expand(cube);

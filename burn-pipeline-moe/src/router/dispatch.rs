@@ -13,7 +13,7 @@
 //! Choices are prioritized as in Lepikhin et al., "GShard" (2020), algorithm 1.
 
 use burn::config::Config;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Int, IntDType, Tensor};
 use std::ops::Range;
 
 /// How many tokens an expert accepts.
@@ -49,8 +49,9 @@ impl TokenDispatch {
     pub fn new(chosen: Tensor<2, Int>, experts: usize, capacity: Capacity) -> Self {
         let ([tokens, top_k], device) = (chosen.dims(), chosen.device());
         let choices = tokens * top_k;
-        let chosen = chosen.swap_dims(0, 1).reshape([choices, 1]);
         let all = Tensor::<1, Int>::arange(0..experts as i64, &device).unsqueeze::<2>().expand([choices, experts]);
+        // Kernels choose in I32, and the device's integers may be others.
+        let chosen = chosen.cast(IntDType::from(all.dtype())).swap_dims(0, 1).reshape([choices, 1]);
         let falls_on = chosen.clone().expand([choices, experts]).equal(all).int();
         let load: Tensor<1, Int> = falls_on.clone().sum_dim(0).reshape([experts]);
         let before = (falls_on.clone().cumsum(0) * falls_on).sum_dim(1).sub_scalar(1);
@@ -124,6 +125,7 @@ impl Capacity {
 }
 
 fn share(factor: f64, choices: usize, experts: usize, tokens: usize) -> usize {
+    assert!(tokens > 0, "a mixture of experts needs at least one token");
     ((factor * choices as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
 }
 

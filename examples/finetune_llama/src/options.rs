@@ -71,11 +71,12 @@ pub struct Options {
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value = "true", default_missing_value = "true",
         value_name = "true|false")]
     pub compile: bool,
-    /// The folder for what is written: `adapters`, `merged`, `checkpoints` and their `base`. A run replaces the
-    /// `adapters` and `merged` of an earlier one, but none that another program wrote or that it reads itself.
+    /// The folder for what is written: `adapters`, `merged` and `checkpoints`. A run replaces the `adapters` and
+    /// `merged` of an earlier one, but none that another program wrote or that it reads itself.
     #[arg(long, default_value = "runs/finetune_llama", value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Saves a checkpoint every N steps; the last two are kept. The frozen weights are saved once, beside them.
+    /// Saves a checkpoint every N steps; the last two are kept. Frozen weights are not saved again: keep the folder
+    /// that `--base` names.
     #[arg(long, value_parser = at_least_one, value_name = "N")]
     pub save_every: Option<usize>,
     /// Resumes from the latest checkpoint, if there is one; schedule, ranks and device may differ.

@@ -54,8 +54,12 @@ pub(crate) fn replace(
 ) -> Result<(), FinetuneError> {
     let beside = beside(folder);
     let [new, _, old] = PARTS.map(|part| beside.join(part));
-    // A run that was stopped may have left it.
+    // A run that was stopped may have left it, perhaps between the two renames below.
     check_own(&beside)?;
+    let complete = if new.join(LIST).exists() { &new } else { &old };
+    if !folder.exists() && complete.exists() {
+        fs::rename(complete, folder).map_err(FinetuneError::writing(folder))?;
+    }
     removed(&beside)?;
     fs::create_dir_all(&beside).map_err(FinetuneError::writing(&beside))?;
     list(&beside, &PARTS.map(str::to_owned))?;
@@ -150,6 +154,28 @@ mod tests {
             (held(&folder), held(out.path())),
             (vec!["d".to_owned(), LIST.to_owned()], vec!["merged".to_owned()])
         );
+    }
+
+    #[test]
+    fn a_run_that_was_stopped_between_the_renames_loses_nothing() {
+        let out = tempdir().unwrap();
+        let folder = out.path().join("adapters");
+        for (complete, kept) in [(true, "b"), (false, "a")] {
+            drop(removed(&folder));
+            replace(&folder, with("a")).unwrap();
+            let [new, _, old] = PARTS.map(|part| beside(&folder).join(part));
+            fs::create_dir_all(beside(&folder)).unwrap();
+            list(&beside(&folder), &PARTS.map(str::to_owned)).unwrap();
+            with("b")(&new).unwrap();
+            if complete {
+                list(&new, &["b".to_owned()]).unwrap();
+            }
+            fs::rename(&folder, &old).unwrap();
+            // The next run fails.
+            let failed = replace(&folder, |_| Err(FinetuneError::NoPrompt));
+            assert!(matches!(failed, Err(FinetuneError::NoPrompt)));
+            assert_eq!(held(&folder), [kept, LIST]);
+        }
     }
 
     #[test]

@@ -44,7 +44,8 @@ impl Pipeline {
             true => Vec::new(),
             false => vec![batch.zeros(routes, 0)?, batch.zeros(routes, 1)?],
         };
-        let stages = in_model_order(self.ask(LearnMetadata { plan, zeros })?);
+        let seed = self.training.batch_seed();
+        let stages = in_model_order(self.ask(LearnMetadata { plan, zeros, seed })?);
         self.learns_metadata = false;
         tracing::info!(declared = self.stages.are_declared(), stages = stages.len(), "stage metadata known");
         Ok(stages)
@@ -55,6 +56,8 @@ impl Pipeline {
 struct LearnMetadata {
     plan: CheckedPlan,
     zeros: Vec<Microbatches>,
+    /// The seed of the next batch's forwards: some stages draw only with one.
+    seed: Option<u64>,
 }
 
 impl Command for LearnMetadata {
@@ -63,6 +66,7 @@ impl Command for LearnMetadata {
     const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Metadata, ExecuteError> {
+        rank.draw_from(self.seed);
         Ok(rank.learn_metadata(&self.plan, &self.zeros)?.into_iter().collect())
     }
 }

@@ -1,11 +1,13 @@
 //! Digests of parameters that are not trained, by which a base is recognised.
 
+use super::error::CheckpointError;
 use super::manifest::sha256;
+use super::pretrained::Fitted;
 use super::tensors::plain;
 use crate::stage::ErasedStage;
 use burn::module::ParamId;
 use burn::tensor::TensorData;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// What a job got from pretrained weights.
 #[derive(Clone, Debug, Default)]
@@ -14,14 +16,26 @@ pub(super) struct Given {
     pub(super) stores: Vec<String>,
     /// The digests of the values of parameters that are not trained, by name.
     pub(super) digests: BTreeMap<String, String>,
+    /// The parameters whose rotary rows were reordered.
+    pub(super) turned: BTreeSet<String>,
 }
 
 impl Given {
     /// Adds what another load gave.
-    pub(super) fn add(&mut self, stores: &[String], digests: BTreeMap<String, String>) {
+    pub(super) fn add(&mut self, stores: &[String], fitted: Fitted) {
         self.stores.retain(|known| !stores.contains(known));
         self.stores.extend_from_slice(stores);
-        self.digests.extend(digests);
+        self.digests.extend(fitted.digests);
+        self.turned.extend(fitted.turned);
+    }
+
+    /// Refuses adapters whose rows have another order than those of the parameters that they adapt.
+    pub(super) fn refuse_unturned(&self, fitted: &Fitted) -> Result<(), CheckpointError> {
+        let unlike = |(name, turned): &(&String, &bool)| !**turned && self.turned.contains(*name);
+        match fitted.adapted.iter().find(unlike) {
+            Some((name, _)) => Err(CheckpointError::Unturned { name: name.clone() }),
+            None => Ok(()),
+        }
     }
 }
 

@@ -77,8 +77,10 @@ impl Pipeline {
         }
         let fits = self.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
-        let digests = self.finish(fits.and_then(Fit::of_all))?;
-        self.branch.given.add(&weights.called, digests);
+        let fitted = fits.and_then(Fit::of_all);
+        let fitted = fitted.and_then(|fitted| self.branch.given.refuse_unturned(&fitted).map(|()| fitted));
+        let fitted = self.finish(fitted)?;
+        self.branch.given.add(&weights.called, fitted);
         Ok(())
     }
 

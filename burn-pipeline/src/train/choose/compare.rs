@@ -133,7 +133,7 @@ pub(super) fn first(builder: &Builder, size: Size, options: &AutoOptions) -> Res
     builder.goes_with(Feature::AutoPipeline)?;
     let (schedule, mut builder) = (first_schedule(size)?, builder.clone());
     if let Some(layers) = options.layers.filter(|_| builder.seed.is_none()) {
-        let cut = Partition::even(layers, size.ranks * size.chunks)?;
+        let cut = builder.cut.take().map_or_else(|| Partition::even(layers, size.ranks * size.chunks), Ok)?;
         let costs = Layers::new(vec![Layer::new('L'); layers])?.with_skips(builder.skips_between(layers))?;
         builder.cut_with(cut, &costs)?;
     }

@@ -1,9 +1,10 @@
 //! The form in which a model is exported.
 
 use crate::stage::NamedWeight;
+use crate::train::checkpoint::digests::Given;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{
-    Adapters, Pretrained, Rules, Source, as_of_embedding, is_adapter, is_of_embedding,
+    Adapters, Pretrained, Rules, Source, adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding,
 };
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter};
@@ -36,6 +37,8 @@ pub struct Export {
     task: Option<String>,
     /// Whether adapters are added to the weights that they adapt.
     merged: bool,
+    /// The parameters whose rotary rows were reordered when they were loaded.
+    turned: BTreeSet<String>,
 }
 
 /// What is known of tensors beside their names, when they are exported.
@@ -75,13 +78,15 @@ impl<A: ModuleAdapter + 'static> From<A> for Export {
             adapters: None,
             task: None,
             merged: false,
+            turned: BTreeSet::new(),
         }
     }
 }
 
 impl Export {
     /// Writes adapters alone (`Module::apply_lora`), into a new folder as PEFT does: `adapter_model.safetensors` and
-    /// `adapter_config.json`. With [`Export::like`], renames are undone; rules that change weights are refused.
+    /// `adapter_config.json`. With [`Export::like`], renames and the order of rotary rows are undone; rules that split
+    /// or join weights are refused.
     ///
     /// An export also fails if a trained parameter is no adapter, if rank or scale are not the model's, or if PEFT
     /// cannot hold an adapter, because what it adapts is not called `weight`.
@@ -124,6 +129,11 @@ impl Export {
         self
     }
 
+    /// The same form, for a model that got its weights so.
+    pub(super) fn of(self, given: &Given) -> Self {
+        Self { turned: given.turned.clone(), ..self }
+    }
+
     pub(super) fn merges(&self) -> bool {
         self.merged
     }
@@ -150,7 +160,16 @@ impl Export {
             true => (as_of_embedding(&name), source),
             false => (name, source),
         };
-        let table = table.into_iter().map(named).collect();
+        let table: BTreeMap<String, Source> = table.into_iter().map(named).collect();
+        for (name, source) in table.iter().filter(|(_, source)| self.adapters.is_some() && !source.is_turned()) {
+            let adapted =
+                source.names().into_iter().filter_map(adapts_rows_of).find(|name| self.turned.contains(*name));
+            adapted.map_or(Ok(()), |adapted| {
+                let message =
+                    format!("the rows of `{adapted}` were reordered when it was loaded; undo that (`Export::like`)");
+                Err(CheckpointError::Rule { rule: format!("writes `{name}`"), message })
+            })?;
+        }
         if let Some(like) = self.like.as_ref().filter(|_| matched.contains(&false)) {
             matched.iter_mut().zip(like.only_ignored()).for_each(|(matched, ignored)| *matched |= ignored);
         }

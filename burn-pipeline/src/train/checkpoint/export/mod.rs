@@ -50,7 +50,7 @@ impl Pipeline {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
-        let (path, how) = (path.as_ref(), how.into());
+        let (path, how) = (path.as_ref(), how.into().of(&self.branch.given));
         let copies = match how.only_adapters() {
             None => {
                 let copies = self.stages.named_copies(how.merges());

@@ -17,6 +17,11 @@ pub(in crate::train::checkpoint) fn is_adapter(name: &str) -> bool {
     FACTORS.iter().any(|(burn, ..)| name.ends_with(burn))
 }
 
+/// The name of the parameter that an adapter's second factor adapts, whose columns are that parameter's.
+pub(in crate::train::checkpoint) fn adapts_rows_of(name: &str) -> Option<&str> {
+    name.strip_suffix(FACTORS[1].0)
+}
+
 /// Returns true if this is a factor of an embedding's adapter.
 pub(in crate::train::checkpoint) fn is_of_embedding(weight: &NamedWeight) -> bool {
     // Around a factor are the adapter, its place at the weight, and the layer.

@@ -17,33 +17,50 @@ pub(in crate::train::checkpoint) struct Fit {
     pub(super) idle: Option<String>,
     /// The digests of the values of parameters that are not trained, by name.
     pub(super) digests: BTreeMap<String, String>,
+    /// The parameters whose rotary rows were reordered, and for each parameter that got an adapter: true if the
+    /// adapter's were.
+    pub(super) turned: BTreeSet<String>,
+    pub(super) adapted: BTreeMap<String, bool>,
     /// For each tied parameter, by the first of its names: the digests of what its copies got, by their names.
     pub(super) tied: BTreeMap<String, BTreeMap<String, String>>,
 }
 
+/// What is kept of pretrained weights that fit.
+#[derive(Debug)]
+pub(in crate::train::checkpoint) struct Fitted {
+    /// The digests of the values of parameters that are not trained.
+    pub(in crate::train::checkpoint) digests: BTreeMap<String, String>,
+    /// The parameters whose rotary rows were reordered.
+    pub(in crate::train::checkpoint) turned: BTreeSet<String>,
+    /// The parameters that got an adapter: true if its columns were reordered.
+    pub(in crate::train::checkpoint) adapted: BTreeMap<String, bool>,
+}
+
 impl Fit {
-    /// Checks that the stores fit the model, from the fits of all ranks. Returns the digests of the values of
-    /// parameters that are not trained.
+    /// Checks that the stores fit the model, from the fits of all ranks. Returns what is kept of them.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, [`CheckpointError::Copies`] if copies of
     /// a tied parameter would differ, or [`CheckpointError::IdleAdapter`] if an adapter changed nothing.
-    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<BTreeMap<String, String>, CheckpointError> {
+    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<Fitted, CheckpointError> {
         let all = fits.into_iter().reduce(|mut all, mut next| {
             all.missing.append(&mut next.missing);
             all.mismatched.append(&mut next.mismatched);
             all.unused.retain(|name, _| next.unused.contains_key(name));
             all.digests.append(&mut next.digests);
+            all.turned.append(&mut next.turned);
+            all.adapted.append(&mut next.adapted);
             for (name, copies) in next.tied {
                 all.tied.entry(name).or_default().extend(copies);
             }
             all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
             all
         });
-        let Fit { missing, mismatched, unused, idle, digests, tied } = all.unwrap_or_default();
+        let Fit { missing, mismatched, unused, idle, digests, turned, adapted, tied } = all.unwrap_or_default();
+        let fitted = Fitted { digests, turned, adapted };
         if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
             tied.into_values().try_for_each(refuse_unequal)?;
-            return idle.map_or(Ok(digests), |shown| Err(CheckpointError::IdleAdapter { shown }));
+            return idle.map_or(Ok(fitted), |shown| Err(CheckpointError::IdleAdapter { shown }));
         }
         let list = |names: BTreeSet<String>| names.into_iter().collect();
         let unused = unused.into_values().collect();

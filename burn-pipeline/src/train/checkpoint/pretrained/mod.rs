@@ -31,9 +31,9 @@ mod source;
 
 pub use adapters::Adapters;
 pub(super) use adapters::{CONFIG, FILE as ADAPTERS};
-pub(super) use factors::{as_of_embedding, is_adapter, is_of_embedding};
+pub(super) use factors::{adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding};
 pub(super) use files::INDEX;
-pub(super) use fit::Fit;
+pub(super) use fit::{Fit, Fitted};
 pub(super) use opened::adapted;
 pub(super) use rules::Rules;
 pub(super) use source::Source;
@@ -122,7 +122,8 @@ impl Pretrained {
 
     /// Loads adapters alone, from a folder of PEFT's (`adapter_model.safetensors` and `adapter_config.json`), into a
     /// model with the same adapters (`Module::apply_lora`; [`Adapters::read`] says with which rank and scale). All
-    /// adapters of the model must be there; its other parameters keep their values. Further rules can only rename.
+    /// adapters of the model must be there; its other parameters keep their values. Further rules can rename, and
+    /// reorder rotary rows: give those of the base.
     ///
     /// A load also fails with the errors of [`Adapters::read`], or if rank or scale are not the model's.
     pub fn adapters(folder: impl Into<PathBuf>) -> Self {

@@ -5,6 +5,7 @@
 
 use super::Pretrained;
 use super::adapters::Adapters;
+use super::factors::adapts_rows_of;
 use super::files::File;
 use super::fit::Fit;
 use super::rules::Table;
@@ -98,6 +99,13 @@ impl<'a> Opened<'a> {
                 }
             }
             self.keep_digest(&weight, &copies, !trained.contains(&weight.id), &data);
+            let is_turned = self.tensors.get(first).is_some_and(Source::is_turned);
+            let name = &weight.names[0];
+            match adapts_rows_of(name) {
+                Some(adapted) => drop(self.fit.adapted.insert(adapted.to_owned(), is_turned)),
+                None if is_turned => drop(self.fit.turned.insert(name.clone())),
+                None => {}
+            }
             let whole = AnyTensor::from_data_exact(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
         }

@@ -8,7 +8,7 @@
 //! 2. Each rule changes the table that the ones before it made. Values are not needed for that.
 //! 3. In reverse, from the last to the first, each rule is replaced by its inverse.
 
-use super::factors::renamed;
+use super::factors::{adapts_rows_of, is_adapter, renamed};
 use super::pattern::{Found, Pattern};
 use super::renames::Renames;
 use super::source::Source;
@@ -102,9 +102,9 @@ impl Rules {
         &self,
         names: impl Iterator<Item = String>,
     ) -> Result<(Table, Vec<bool>), CheckpointError> {
-        let only_renames = self.0.iter().any(|rule| matches!(rule, Rule::Adapters { .. }));
-        let moves = |rule: &&Rule| !matches!(rule, Rule::Adapters { .. } | Rule::Rename(_));
-        if let Some(rule) = self.0.iter().find(moves).filter(|_| only_renames) {
+        let of_adapters = self.0.iter().any(|rule| matches!(rule, Rule::Adapters { .. }));
+        let moves = |rule: &&Rule| matches!(rule, Rule::Split(_) | Rule::Join(_));
+        if let Some(rule) = self.0.iter().find(moves).filter(|_| of_adapters) {
             let message =
                 "it changes weights, and adapters cannot follow; leave it out, and adapt other layers".to_owned();
             return Err(CheckpointError::Rule { rule: rule.said().join(", "), message });
@@ -217,17 +217,22 @@ impl Rule {
                 }
                 None => changed.insert(name, source),
             },
-            &Rule::Turn { ref rows, heads, to_pairs } => match rows.find(&name) {
-                Some(_) => {
-                    changed.matched.insert(0);
-                    changed.insert(name, Source::Turned { of: Box::new(source), heads, to_pairs })
-                }
-                None => changed.insert(name, source),
-            },
+            &Rule::Turn { ref rows, heads, to_pairs } if rows.find(&name).is_some() => {
+                changed.matched.insert(0);
+                let turned = |of| Source::Turned { of: Box::new(of), heads, to_pairs };
+                let source = match () {
+                    // The columns of an adapter's second factor are the rows of what it adapts, as PyTorch stores it.
+                    () if adapts_rows_of(&name).is_some() => turned(source.transposed()).transposed(),
+                    () if is_adapter(&name) => source,
+                    () => turned(source),
+                };
+                changed.insert(name, source)
+            }
+            Rule::Turn { .. } => changed.insert(name, source),
             &Rule::Adapters { to_burn } => match renamed(&name, to_burn)? {
                 Some(new) => {
                     changed.matched.insert(0);
-                    changed.insert(new, Source::Transposed(Box::new(source)))
+                    changed.insert(new, source.transposed())
                 }
                 None => changed.insert(name, source),
             },

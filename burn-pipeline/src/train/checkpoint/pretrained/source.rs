@@ -25,6 +25,24 @@ pub(in crate::train::checkpoint) enum Source {
 }
 
 impl Source {
+    /// This matrix, transposed.
+    pub(super) fn transposed(self) -> Self {
+        match self {
+            Source::Transposed(of) => *of,
+            other => Source::Transposed(Box::new(other)),
+        }
+    }
+
+    /// Returns true if rotary halves and pairs are exchanged in it, or in a part of it.
+    pub(in crate::train::checkpoint) fn is_turned(&self) -> bool {
+        match self {
+            Source::Whole(_) => false,
+            Source::Turned { .. } => true,
+            Source::Part { of, .. } | Source::Transposed(of) => of.is_turned(),
+            Source::Joined { of, .. } => of.iter().any(|(source, _)| source.is_turned()),
+        }
+    }
+
     /// The names of the tensors that it needs, in order.
     pub(in crate::train::checkpoint) fn names(&self) -> Vec<&str> {
         match self {
