@@ -292,7 +292,9 @@ impl KeyValueCache {
         caches.resize(layers, LayerCache::default());
         if let Some(tokens) = caches.iter().map(LayerCache::tokens).find(|&tokens| tokens != start) {
             // The sequences may go on where they are.
-            held.into_iter().for_each(|held| drop(self.0.lock().insert(slot, held)));
+            if let Some(held) = held {
+                self.0.lock().insert(slot, held);
+            }
             return Err(CacheError::Place { slot, start, held: tokens });
         }
         drop(held);

@@ -34,8 +34,8 @@ impl AttentionConfig {
     /// Initializes the layer.
     ///
     /// # Panics
-    /// Panics if the heads do not divide the width, if rotary embedding is on and the heads have an odd width, or if the
-    /// window is 0.
+    /// Panics if the heads do not divide the width, if rotary embedding is on and the heads have an odd width, or if
+    /// the window is 0.
     pub fn init(&self, device: &Device) -> Attention {
         let divides = self.heads > 0 && self.d_model.is_multiple_of(self.heads);
         assert!(divides, "{} heads do not divide a width of {}", self.heads, self.d_model);

@@ -86,7 +86,9 @@ pub(super) fn depth_tokens(capacity: f64, seq: usize) -> usize {
 /// NaN comes last: it is neither larger than another number nor equal to it, and more tokens than `count` would be
 /// chosen.
 fn choose(scores: Tensor<2>, count: usize) -> Chosen {
-    let scores = scores.clone().mask_fill(scores.clone().not_equal(scores), f64::NEG_INFINITY);
+    // Not `not_equal`, which is false for NaN in SPIR-V.
+    let is_number = scores.clone().equal(scores.clone());
+    let scores = scores.mask_fill(is_number.bool_not(), f64::NEG_INFINITY);
     let ([batch, seq], device) = (scores.dims(), scores.device());
     let cube = [batch, seq, seq];
     let mine = scores.clone().unsqueeze_dim::<3>(2).expand(cube);

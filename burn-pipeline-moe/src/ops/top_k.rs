@@ -17,7 +17,9 @@ pub fn top_k(scores: Tensor<2>, k: usize) -> Tensor<2, Int> {
     let all = Tensor::<1, Int>::arange(0..columns as i64, &scores.device()).unsqueeze::<2>().expand([rows, columns]);
     // A chosen index gets minus infinity, below the lowest finite number, so it is never chosen twice.
     let least = scores.dtype().finfo().map_or(f64::from(f32::MIN), |numbers| numbers.min);
-    let mut left = scores.clone().mask_fill(scores.is_nan(), least).clamp_min(least);
+    // Not `is_nan` or `not_equal`, which are false for NaN in SPIR-V.
+    let is_number = scores.clone().equal(scores.clone());
+    let mut left = scores.mask_fill(is_number.bool_not(), least).clamp_min(least);
     let chosen = (0..k).map(|_| {
         let best = left.clone().argmax(1);
         let taken = all.clone().equal(best.clone().expand([rows, columns]));

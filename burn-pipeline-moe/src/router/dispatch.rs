@@ -49,22 +49,24 @@ impl TokenDispatch {
     pub fn new(chosen: Tensor<2, Int>, experts: usize, capacity: Capacity) -> Self {
         let ([tokens, top_k], device) = (chosen.dims(), chosen.device());
         let choices = tokens * top_k;
-        let all = Tensor::<1, Int>::arange(0..experts as i64, &device).unsqueeze::<2>().expand([choices, experts]);
-        // Kernels choose in I32, and the device's integers may be others.
-        let chosen = chosen.cast(IntDType::from(all.dtype())).swap_dims(0, 1).reshape([choices, 1]);
-        let falls_on = chosen.clone().expand([choices, experts]).equal(all).int();
+        // Kernels choose in I32, and the device's integers may be others. (A cast could not be replayed.)
+        let dtype = chosen.dtype();
+        let int = IntDType::from(dtype);
+        let all = Tensor::<1, Int>::arange(0..experts as i64, (&device, dtype)).unsqueeze::<2>();
+        let chosen = chosen.swap_dims(0, 1).reshape([choices, 1]);
+        let falls_on = chosen.clone().expand([choices, experts]).equal(all.expand([choices, experts])).cast(int);
         let load: Tensor<1, Int> = falls_on.clone().sum_dim(0).reshape([experts]);
         let before = (falls_on.clone().cumsum(0) * falls_on).sum_dim(1).sub_scalar(1);
         let capacity = rows(capacity, &load, tokens, choices);
         let full = before.clone().greater_equal_scalar(capacity as i64);
-        let dropped = full.clone().int().sum();
+        let dropped = full.clone().cast(int).sum();
         let row = chosen.mul_scalar(capacity as i64) + before;
         let row_of_choice = row.mask_fill(full, (experts * capacity) as i64).reshape([choices]);
         // Every row starts with the number for "no token", and a choice adds the difference to its token's number,
         // because every backend has a scatter with addition. Dropped choices all write to one extra row, which is cut
         // off.
-        let token = Tensor::<1, Int>::arange(0..choices as i64, &device).remainder_scalar(tokens as i64);
-        let empty = Tensor::<1, Int>::full([experts * capacity + 1], tokens as i64, &device);
+        let token = Tensor::<1, Int>::arange(0..choices as i64, (&device, dtype)).remainder_scalar(tokens as i64);
+        let empty = Tensor::<1, Int>::full([experts * capacity + 1], tokens as i64, (&device, dtype));
         let from_empty = token.sub_scalar(tokens as i64);
         let filled = empty.scatter(0, row_of_choice.clone(), from_empty, burn::tensor::IndexingUpdateOp::Add);
         let token_of_row = filled.narrow(0, 0, experts * capacity);

@@ -19,9 +19,9 @@ pub(crate) struct RunOptions {
 /// `record_every`, if its condition does not hold. All ranks must have the same, except for `synchronize`.
 ///
 /// ```
-/// use burn_pipeline::execute::{FusedActions, Tuning};
+/// use burn_pipeline::execute::Tuning;
 /// use burn_pipeline::train::Pipeline;
-/// let tuning = Tuning { fused: FusedActions::Sequence, ..Tuning::default() };
+/// let tuning = Tuning { record_every: 64, ..Tuning::default() };
 /// let builder = Pipeline::builder().tuning(tuning);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -81,7 +81,8 @@ impl DeferredShare {
 pub struct EngineReport {
     /// True if captured programs are replayed; false if Burn's autodiff runs.
     pub captured: bool,
-    /// The reason.
+    /// Why, in words. Whether a captured stage is compiled, its programs say
+    /// ([`StagePrograms::is_compiled`](crate::program::StagePrograms::is_compiled)).
     pub reason: String,
     /// What deferred operations left for `W`; `None` before the first `W`, in a plan that does not split, and for a
     /// captured stage.

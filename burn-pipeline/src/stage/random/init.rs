@@ -64,6 +64,10 @@ impl Turns {
         loop {
             let (lock, taken) = (self.current(), self.taken.load(Ordering::Relaxed));
             if let Some(turn) = lock.try_lock_for(longest) {
+                // The lock may have been given up meanwhile, and its thread ended after all.
+                if !std::ptr::eq(self.current(), lock) {
+                    continue;
+                }
                 self.taken.fetch_add(1, Ordering::Relaxed);
                 return turn;
             }
@@ -215,11 +219,11 @@ mod tests {
         let turns = Turns::new();
         let lock = std::ptr::from_ref(turns.current());
         std::thread::scope(|scope| {
-            for _ in 0..4 {
+            for _ in 0..8 {
                 scope.spawn(|| {
-                    for _ in 0..10 {
-                        let _turn = turns.take(Duration::from_millis(30));
-                        std::thread::sleep(Duration::from_millis(10));
+                    for _ in 0..2 {
+                        let _turn = turns.take(Duration::from_millis(500));
+                        std::thread::sleep(Duration::from_millis(100));
                     }
                 });
             }

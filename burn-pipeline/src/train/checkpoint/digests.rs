@@ -2,12 +2,12 @@
 
 use super::error::CheckpointError;
 use super::manifest::sha256;
-use super::pretrained::Fitted;
+use super::pretrained::{Fitted, Turn};
 use super::tensors::plain;
 use crate::stage::ErasedStage;
 use burn::module::ParamId;
 use burn::tensor::TensorData;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 /// What a job got from pretrained weights.
 #[derive(Clone, Debug, Default)]
@@ -16,8 +16,8 @@ pub(super) struct Given {
     pub(super) stores: Vec<String>,
     /// The digests of the values of parameters that are not trained, by name.
     pub(super) digests: BTreeMap<String, String>,
-    /// The parameters whose rotary rows were reordered.
-    pub(super) turned: BTreeSet<String>,
+    /// How the rotary rows of each parameter were reordered, if they were.
+    pub(super) turned: BTreeMap<String, Option<Turn>>,
 }
 
 impl Given {
@@ -29,9 +29,10 @@ impl Given {
         self.turned.extend(fitted.turned);
     }
 
-    /// Refuses adapters whose rows have another order than those of the parameters that they adapt.
+    /// Refuses adapters whose rows would have another order than those of the parameters that they adapt.
     pub(super) fn refuse_unturned(&self, fitted: &Fitted) -> Result<(), CheckpointError> {
-        let unlike = |(name, turned): &(&String, &bool)| !**turned && self.turned.contains(*name);
+        let base = |name: &String| fitted.turned.get(name).or_else(|| self.turned.get(name));
+        let unlike = |(name, turn): &(&String, &Option<Turn>)| base(name).is_some_and(|base| base != *turn);
         match fitted.adapted.iter().find(unlike) {
             Some((name, _)) => Err(CheckpointError::Unturned { name: name.clone() }),
             None => Ok(()),

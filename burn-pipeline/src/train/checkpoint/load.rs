@@ -25,8 +25,9 @@ use std::time::Instant;
 
 impl Pipeline {
     /// Loads a checkpoint's weights, optimizer state and progress, saved with any cut, and drops accumulated gradients.
-    /// Settings (the optimizer's, clipping, the loss's reduction) stay those of this pipeline. When ranks are
-    /// processes, all make the call with the same checkpoint.
+    /// Settings (the optimizer's, clipping, the loss's reduction) stay those of this pipeline. The seed of forwards
+    /// ([`Builder::seed`](crate::Builder::seed)) becomes the checkpoint's, if it has one. When ranks are processes, all
+    /// make the call with the same checkpoint.
     ///
     /// Half precision is widened to f32, with its optimizer state, for a pipeline with masters
     /// ([`Builder::precision`](crate::Builder::precision)); f32 is rounded once, to nearest even, for one whose

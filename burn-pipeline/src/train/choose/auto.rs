@@ -65,7 +65,8 @@ enum Phase {
 }
 
 impl AutoPipeline {
-    /// Starts with a zero-bubble schedule of this size. The builder needs no schedule. The ranks do not change.
+    /// Starts with a zero-bubble schedule of this size, over the builder's cut or an even one. The builder needs no
+    /// schedule. The ranks do not change.
     ///
     /// # Errors
     /// Same as [`Builder::build`]. Also fails if there are fewer layers than stages.

@@ -52,9 +52,9 @@ impl Builder {
     /// Element-wise operations, softmax, norms and their backwards run fused, tile by tile in cache, and a softmax or
     /// layer norm saves one or two tensors fewer for the backward. A compiled stage is bitwise equal under every
     /// schedule, number of ranks and cut (except a cut inside a softmax or a norm), but not to the plain loop: rounding
-    /// differs by a few units in the last place in each operation. A stage that cannot be captured runs as in the plain
-    /// loop, so if only some layers can be captured, the cut decides what is compiled.
-    /// [`Pipeline::engines`](crate::Pipeline::engines) reports what was compiled, and why the rest was not.
+    /// differs by a few units in the last place in each operation. Evaluation runs the plain forward. A stage that
+    /// cannot be captured runs as in the plain loop, so if only some layers can be captured, the cut decides what is
+    /// compiled. [`Pipeline::engines`](crate::Pipeline::engines) reports what was compiled, and why the rest was not.
     pub fn compile(mut self, compile: bool) -> Self {
         self.compile = compile;
         self

@@ -4,7 +4,7 @@ use crate::stage::NamedWeight;
 use crate::train::checkpoint::digests::Given;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{
-    Adapters, Pretrained, Rules, Source, adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding,
+    Adapters, Pretrained, Rules, Source, Turn, adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding,
 };
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter};
@@ -37,8 +37,8 @@ pub struct Export {
     task: Option<String>,
     /// Whether adapters are added to the weights that they adapt.
     merged: bool,
-    /// The parameters whose rotary rows were reordered when they were loaded.
-    turned: BTreeSet<String>,
+    /// The parameters whose rotary rows were reordered when they were loaded, and how.
+    turned: BTreeMap<String, Turn>,
 }
 
 /// What is known of tensors beside their names, when they are exported.
@@ -78,7 +78,7 @@ impl<A: ModuleAdapter + 'static> From<A> for Export {
             adapters: None,
             task: None,
             merged: false,
-            turned: BTreeSet::new(),
+            turned: BTreeMap::new(),
         }
     }
 }
@@ -130,8 +130,9 @@ impl Export {
     }
 
     /// The same form, for a model that got its weights so.
-    pub(super) fn of(self, given: &Given) -> Self {
-        Self { turned: given.turned.clone(), ..self }
+    pub(super) fn for_model_given(self, given: &Given) -> Self {
+        let turned = given.turned.iter().filter_map(|(name, turn)| Some((name.clone(), (*turn)?)));
+        Self { turned: turned.collect(), ..self }
     }
 
     pub(super) fn merges(&self) -> bool {
@@ -161,14 +162,16 @@ impl Export {
             false => (name, source),
         };
         let table: BTreeMap<String, Source> = table.into_iter().map(named).collect();
-        for (name, source) in table.iter().filter(|(_, source)| self.adapters.is_some() && !source.is_turned()) {
-            let adapted =
-                source.names().into_iter().filter_map(adapts_rows_of).find(|name| self.turned.contains(*name));
-            adapted.map_or(Ok(()), |adapted| {
+        for (name, source) in table.iter().filter(|_| self.adapters.is_some()) {
+            let turned = |name: &&str| {
+                let wanted = self.turned.get(*name).map(|&(heads, to_pairs)| (heads, !to_pairs));
+                wanted.is_some() && source.turn() != wanted
+            };
+            if let Some(adapted) = source.names().into_iter().filter_map(adapts_rows_of).find(turned) {
                 let message =
                     format!("the rows of `{adapted}` were reordered when it was loaded; undo that (`Export::like`)");
-                Err(CheckpointError::Rule { rule: format!("writes `{name}`"), message })
-            })?;
+                return Err(CheckpointError::Rule { rule: format!("writes `{name}`"), message });
+            }
         }
         if let Some(like) = self.like.as_ref().filter(|_| matched.contains(&false)) {
             matched.iter_mut().zip(like.only_ignored()).for_each(|(matched, ignored)| *matched |= ignored);

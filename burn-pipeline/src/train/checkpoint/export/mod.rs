@@ -29,8 +29,8 @@ use transfer::Gathered;
 use write::{item, write};
 
 impl Pipeline {
-    /// Writes the weights of the whole model into one safetensors file, by their names. When ranks are processes, all
-    /// make the call, and rank 0 writes the file at its path.
+    /// Writes the weights of the whole model into one safetensors file, by their names. An existing file is replaced.
+    /// When ranks are processes, all make the call, and rank 0 writes the file at its path.
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if two stages claim a parameter's name, or the file cannot be written.
@@ -50,15 +50,10 @@ impl Pipeline {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
         }
-        let (path, how) = (path.as_ref(), how.into().of(&self.branch.given));
+        let (path, how) = (path.as_ref(), how.into().for_model_given(&self.branch.given));
+        self.ask(Alike)?;
         let copies = match how.only_adapters() {
-            None => {
-                let copies = self.stages.named_copies(how.merges());
-                if !copies.is_empty() {
-                    self.ask(Alike)?;
-                }
-                copies
-            }
+            None => self.stages.named_copies(how.merges()),
             Some(adapters) => {
                 self.ask(Alone(adapters.clone()))?.into_iter().collect::<Result<(), _>>()?;
                 BTreeSet::new()

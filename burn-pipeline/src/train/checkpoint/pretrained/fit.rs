@@ -1,5 +1,6 @@
 //! What ranks found in pretrained weights, and whether it fits the model.
 
+use super::source::Turn;
 use crate::train::checkpoint::error::CheckpointError;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,10 +18,10 @@ pub(in crate::train::checkpoint) struct Fit {
     pub(super) idle: Option<String>,
     /// The digests of the values of parameters that are not trained, by name.
     pub(super) digests: BTreeMap<String, String>,
-    /// The parameters whose rotary rows were reordered, and for each parameter that got an adapter: true if the
-    /// adapter's were.
-    pub(super) turned: BTreeSet<String>,
-    pub(super) adapted: BTreeMap<String, bool>,
+    /// How the rotary rows of each parameter were reordered, if they were; and, for each parameter that got an adapter
+    /// from a folder of adapters, those of the adapter.
+    pub(super) turned: BTreeMap<String, Option<Turn>>,
+    pub(super) adapted: BTreeMap<String, Option<Turn>>,
     /// For each tied parameter, by the first of its names: the digests of what its copies got, by their names.
     pub(super) tied: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -30,10 +31,10 @@ pub(in crate::train::checkpoint) struct Fit {
 pub(in crate::train::checkpoint) struct Fitted {
     /// The digests of the values of parameters that are not trained.
     pub(in crate::train::checkpoint) digests: BTreeMap<String, String>,
-    /// The parameters whose rotary rows were reordered.
-    pub(in crate::train::checkpoint) turned: BTreeSet<String>,
-    /// The parameters that got an adapter: true if its columns were reordered.
-    pub(in crate::train::checkpoint) adapted: BTreeMap<String, bool>,
+    /// How the rotary rows of each parameter were reordered, if they were.
+    pub(in crate::train::checkpoint) turned: BTreeMap<String, Option<Turn>>,
+    /// The same of the adapters of parameters.
+    pub(in crate::train::checkpoint) adapted: BTreeMap<String, Option<Turn>>,
 }
 
 impl Fit {

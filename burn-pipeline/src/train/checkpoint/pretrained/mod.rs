@@ -36,7 +36,7 @@ pub(super) use files::INDEX;
 pub(super) use fit::{Fit, Fitted};
 pub(super) use opened::adapted;
 pub(super) use rules::Rules;
-pub(super) use source::Source;
+pub(super) use source::{Source, Turn};
 
 use super::error::CheckpointError;
 use burn::store::{ModuleAdapter, ModuleStore};
@@ -248,7 +248,10 @@ impl Pretrained {
             }
         }
         let (tensors, matched) = self.rules.apply(places.keys().cloned())?;
-        self.rules.all_matched(&matched)?;
+        // Rules of a base's other layers need not match adapters; the first rule is PEFT's own.
+        if self.adapters.is_none() || matched.first() != Some(&true) {
+            self.rules.all_matched(&matched)?;
+        }
         let adapters = self.adapters.as_ref().map(Adapters::read).transpose()?;
         Ok(Opened::new(self, files, places, tensors, adapters))
     }

@@ -99,12 +99,11 @@ impl<'a> Opened<'a> {
                 }
             }
             self.keep_digest(&weight, &copies, !trained.contains(&weight.id), &data);
-            let is_turned = self.tensors.get(first).is_some_and(Source::is_turned);
-            let name = &weight.names[0];
+            let (name, turn) = (&weight.names[0], self.tensors.get(first).and_then(Source::turn));
             match adapts_rows_of(name) {
-                Some(adapted) => drop(self.fit.adapted.insert(adapted.to_owned(), is_turned)),
-                None if is_turned => drop(self.fit.turned.insert(name.clone())),
-                None => {}
+                Some(adapted) if self.has_adapters() => drop(self.fit.adapted.insert(adapted.to_owned(), turn)),
+                Some(_) => {}
+                None => drop(self.fit.turned.insert(name.clone(), turn)),
             }
             let whole = AnyTensor::from_data_exact(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));

@@ -220,11 +220,13 @@ impl Rule {
             &Rule::Turn { ref rows, heads, to_pairs } if rows.find(&name).is_some() => {
                 changed.matched.insert(0);
                 let turned = |of| Source::Turned { of: Box::new(of), heads, to_pairs };
-                let source = match () {
+                let source = if adapts_rows_of(&name).is_some() {
                     // The columns of an adapter's second factor are the rows of what it adapts, as PyTorch stores it.
-                    () if adapts_rows_of(&name).is_some() => turned(source.transposed()).transposed(),
-                    () if is_adapter(&name) => source,
-                    () => turned(source),
+                    turned(source.transposed()).transposed()
+                } else if is_adapter(&name) {
+                    source
+                } else {
+                    turned(source)
                 };
                 changed.insert(name, source)
             }

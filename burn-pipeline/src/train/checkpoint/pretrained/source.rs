@@ -9,6 +9,9 @@ use burn::store::burn_pack::Tensor as Stored;
 use burn::tensor::{DType, Shape, TensorData};
 use std::ops::Range;
 
+/// An exchange of rotary halves and pairs: the number of heads, and true if halves become pairs.
+pub(in crate::train::checkpoint) type Turn = (usize, bool);
+
 /// Where a tensor's values come from. A dimension beyond the last one stands for the last: biases have only one.
 #[derive(Clone, Debug)]
 pub(in crate::train::checkpoint) enum Source {
@@ -33,13 +36,13 @@ impl Source {
         }
     }
 
-    /// Returns true if rotary halves and pairs are exchanged in it, or in a part of it.
-    pub(in crate::train::checkpoint) fn is_turned(&self) -> bool {
+    /// How rotary halves and pairs are exchanged in it, or in a part of it.
+    pub(in crate::train::checkpoint) fn turn(&self) -> Option<Turn> {
         match self {
-            Source::Whole(_) => false,
-            Source::Turned { .. } => true,
-            Source::Part { of, .. } | Source::Transposed(of) => of.is_turned(),
-            Source::Joined { of, .. } => of.iter().any(|(source, _)| source.is_turned()),
+            Source::Whole(_) => None,
+            &Source::Turned { heads, to_pairs, .. } => Some((heads, to_pairs)),
+            Source::Part { of, .. } | Source::Transposed(of) => of.turn(),
+            Source::Joined { of, .. } => of.iter().find_map(|(source, _)| source.turn()),
         }
     }
 
