@@ -279,6 +279,13 @@ fn adapters_follow_rotary_rows_that_their_base_has_in_another_order() {
     let renamed = |weights: Pretrained| weights.rename("model.layers.{i}.attention.q_proj", "blocks.{i}.query");
     let refused = second.load_pretrained(&renamed(Pretrained::adapters(&files))).unwrap_err();
     assert!(matches!(&refused, CheckpointError::Unturned { name } if name == "blocks.0.query.weight"), "{refused}");
+    // A job that loads such weights from a checkpoint knows it too.
+    let checkpoints = Checkpoints::new(folder.path().join("saved"));
+    second.save(&checkpoints, &()).unwrap();
+    let mut resumed = builder("GPipe", 2).layers(model(true, 5)).build().unwrap();
+    resumed.load(&checkpoints.latest().unwrap()).unwrap();
+    let refused = resumed.load_pretrained(&renamed(Pretrained::adapters(&files))).unwrap_err();
+    assert!(matches!(&refused, CheckpointError::Unturned { name } if name == "blocks.0.query.weight"), "{refused}");
     // Rules of layers that have no adapters need not match.
     let of_base = |weights| in_halves(weights).rename("model.layers.{i}.mlp.down_proj", "blocks.{i}.down");
     second.load_pretrained(&of_base(Pretrained::adapters(&files))).unwrap();

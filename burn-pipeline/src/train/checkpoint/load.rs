@@ -62,7 +62,9 @@ impl Pipeline {
             names if names.is_empty() => Ok(()),
             names => Err(CheckpointError::UnknownParameters { names }),
         });
-        self.finish(found)
+        self.finish(found)?;
+        self.branch.given.turned.clone_from(checkpoint.turned());
+        Ok(())
     }
 
     /// Loads weights that another program stored, and drops accumulated gradients. Optimizer state and progress stay.

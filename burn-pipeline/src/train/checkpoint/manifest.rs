@@ -5,6 +5,7 @@
 
 use super::durable::write_durably;
 use super::error::{CheckpointError, READING};
+use super::pretrained::Turn;
 use crate::stage::StateValue;
 use crate::train::progress::Progress;
 use burn::tensor::DType;
@@ -97,6 +98,9 @@ pub(super) struct Manifest {
     /// Absent if it holds everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) base: Option<BaseEntry>,
+    /// How the rotary rows of each parameter were reordered, if they were, as far as the job knew.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) turned: BTreeMap<String, Option<Turn>>,
     pub(super) files: Vec<FileEntry>,
     pub(super) parameters: Vec<ParameterEntry>,
 }
@@ -142,9 +146,20 @@ impl Order {
 
 impl Manifest {
     pub(super) fn new(progress: Progress, beside: String, plan: String, stages: usize) -> Self {
-        let (files, parameters, optimizer) = (Vec::new(), Vec::new(), false);
-        let (version, serial, after, base) = (VERSION, None, None, None);
-        Self { version, serial, after, progress, beside, plan, stages, optimizer, base, files, parameters }
+        Self {
+            version: VERSION,
+            serial: None,
+            after: None,
+            progress,
+            beside,
+            plan,
+            stages,
+            optimizer: false,
+            base: None,
+            turned: BTreeMap::new(),
+            files: Vec::new(),
+            parameters: Vec::new(),
+        }
     }
 
     pub(super) fn sum(&self) -> Result<u32, serde_json::Error> {

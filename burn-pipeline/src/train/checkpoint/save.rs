@@ -47,6 +47,7 @@ impl Pipeline {
         let beside = self.ready_to_save(beside);
         let beside = self.admit(beside)?;
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
+        manifest.turned.clone_from(&self.branch.given.turned);
         let staging = self.begin(checkpoints)?;
         // Every rank has replied, so none is still writing when an error is returned.
         let (base, given) = (checkpoints.base.clone(), self.branch.given.digests.clone());
