@@ -11,10 +11,11 @@
 //!    manifest names their stores. A load leaves such parameters as they are, and refuses others than those saved: the
 //!    rules by which a store is read are the program's code, so the program loads the base first.
 
-use super::digests::{Given, HeldDigest, digest};
+use super::digests::{HeldDigest, digest};
 use super::error::CheckpointError;
 use super::folder::{Base, Checkpoints};
 use super::manifest::{BaseEntry, ParameterEntry};
+use super::pretrained::Given;
 use super::stored::Checkpoint;
 use crate::stage::{NamedWeight, ParameterState};
 use crate::tensor_parallel::Holders;

@@ -4,9 +4,9 @@
 //! chain back from any checkpoint is known, whatever the step numbers. If a checkpoint of the chain is gone, step
 //! numbers are used, which only grow along a branch.
 
-use super::digests::Given;
 use super::lock::FolderLock;
 use super::manifest::Order;
+use super::pretrained::Given;
 use std::path::{Path, PathBuf};
 
 /// A job's history of saved and loaded checkpoints.

@@ -5,7 +5,6 @@
 
 use super::durable::write_durably;
 use super::error::{CheckpointError, READING};
-use super::pretrained::Turn;
 use crate::stage::StateValue;
 use crate::train::progress::Progress;
 use burn::tensor::DType;
@@ -17,6 +16,9 @@ use std::path::Path;
 /// The file's name within a checkpoint's folder.
 pub(super) const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 2;
+
+/// An exchange of rotary halves and pairs: the number of heads, and true if halves become pairs.
+pub(super) type Turn = (usize, bool);
 
 /// A file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

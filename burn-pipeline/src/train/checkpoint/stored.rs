@@ -7,8 +7,8 @@
 
 use super::digests::HeldDigest;
 use super::error::CheckpointError;
-use super::manifest::{Manifest, ParameterEntry, dtype_name};
-use super::pretrained::{Turn, is_adapter};
+use super::manifest::{Manifest, ParameterEntry, Turn, dtype_name};
+use super::pretrained::is_adapter;
 use super::tensors::{Item, Tensors, write_model};
 use super::types::{as_type_of, fits};
 use crate::payload::AnyTensor;

@@ -1,10 +1,10 @@
 //! The form in which a model is exported.
 
 use crate::stage::NamedWeight;
-use crate::train::checkpoint::digests::Given;
 use crate::train::checkpoint::error::CheckpointError;
+use crate::train::checkpoint::manifest::Turn;
 use crate::train::checkpoint::pretrained::{
-    Adapters, Pretrained, Rules, Source, Turn, adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding,
+    Adapters, Given, Pretrained, Rules, Source, adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding,
 };
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter};

@@ -1,7 +1,7 @@
 //! What ranks found in pretrained weights, and whether it fits the model.
 
-use super::source::Turn;
 use crate::train::checkpoint::error::CheckpointError;
+use crate::train::checkpoint::manifest::Turn;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,13 +4,11 @@
 //! Guarantees: a tensor's shape and type are known without its values, which are read when they are needed. What does
 //! not fit is a message, before any value is read.
 
+use crate::train::checkpoint::manifest::Turn;
 use burn::store::bridge;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::tensor::{DType, Shape, TensorData};
 use std::ops::Range;
-
-/// An exchange of rotary halves and pairs: the number of heads, and true if halves become pairs.
-pub(in crate::train::checkpoint) type Turn = (usize, bool);
 
 /// Where a tensor's values come from. A dimension beyond the last one stands for the last: biases have only one.
 #[derive(Clone, Debug)]
