@@ -9,3 +9,4 @@ pub mod plain;
 pub mod roofline;
 pub mod sleeping;
 pub mod spread;
+pub mod torch;

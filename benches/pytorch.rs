@@ -17,12 +17,10 @@ use benches::flags::Flags;
 use benches::gpt_step::{self, MICROBATCHES, Options, RATE, config};
 use benches::plain::PlainLoop;
 use benches::spread::Spread;
+use benches::torch::PyTorch;
 use burn_pipeline::schedule::{OneFOneB, by_name};
 use std::cell::RefCell;
 use std::error::Error;
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -57,67 +55,6 @@ impl Contestant {
     fn spread(&self) -> Result<Spread, &str> {
         self.seconds.as_ref().map(|seconds| Spread::of(&seconds[WARM_UP..])).map_err(String::as_str)
     }
-}
-
-/// PyTorch's processes.
-struct PyTorch {
-    child: Child,
-    asks: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl PyTorch {
-    /// Starts them; returns PyTorch's version and the contestants' names.
-    fn start(bf16: bool) -> Result<(Self, Vec<String>), Box<dyn Error>> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/pytorch/step.py");
-        let mut program = Command::new(interpreter()?);
-        let mut child =
-            program.arg(script).args(bf16.then_some("--bf16")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (asks, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut started = Self { child, asks, answers: BufReader::new(answers) };
-        let names = started.line()?.split('\t').map(str::to_owned).collect();
-        Ok((started, names))
-    }
-
-    fn step(&mut self, name: &str) -> Result<f64, Box<dyn Error>> {
-        writeln!(self.asks, "{name}")?;
-        let answer = self.line()?;
-        answer.parse().map_err(|_| answer.into())
-    }
-
-    fn line(&mut self) -> Result<String, Box<dyn Error>> {
-        let mut line = String::new();
-        match self.answers.read_line(&mut line)? {
-            0 => Err("PyTorch's processes have ended".into()),
-            _ => Ok(line.trim_end().to_owned()),
-        }
-    }
-}
-
-impl Drop for PyTorch {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A Python interpreter with PyTorch; installs it into a virtual environment if there is none.
-fn interpreter() -> Result<PathBuf, Box<dyn Error>> {
-    if let Some(python) = std::env::var_os("PYTHON") {
-        return Ok(python.into());
-    }
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pytorch");
-    let python = folder.join("bin/python");
-    let run = |program: &mut Command| match program.status() {
-        Ok(status) if status.success() => Ok(()),
-        other => Err(format!("{program:?}: {other:?}; set PYTHON to an interpreter that has PyTorch")),
-    };
-    if !folder.join("installed").exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-        run(Command::new(&python).args(["-m", "pip", "install", "-q", "torch", "numpy"]))?;
-        std::fs::write(folder.join("installed"), "")?;
-    }
-    Ok(python)
 }
 
 /// This workspace's contestants for a row of the table: eager and compiled.
@@ -162,18 +99,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (rounds, bf16) = (flags.number("--rounds", 7), flags.has("--bf16"));
     let options =
         Options { compile: true, bf16, record_every: flags.number("--record-every", 1), ..Options::default() };
-    let (torch, names) = PyTorch::start(bf16)?;
+    let flags: &[&str] = if bf16 { &["--bf16"] } else { &[] };
+    let (torch, first) = PyTorch::start("step.py", flags, env!("CARGO_TARGET_TMPDIR"))?;
     let torch = Rc::new(RefCell::new(torch));
-    let (version, names) = names.split_first().ok_or("PyTorch has no contestants")?;
+    let mut names = first.split('\t').map(str::to_owned);
+    let version = names.next().unwrap_or_default();
+    let names: Vec<String> = names.collect();
     let rows: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.ends_with(", compiled")).collect();
     let mut contestants: Vec<Contestant> = rows.iter().flat_map(|row| own(row, options)).collect();
-    for name in names {
+    for name in &names {
         let (row, column) = match name.strip_suffix(", compiled") {
             Some(row) => (row, COLUMNS[3]),
             None => (name.as_str(), COLUMNS[2]),
         };
         let (torch, name) = (torch.clone(), name.clone());
-        let step = Box::new(move || torch.borrow_mut().step(&name).map_err(|error| error.to_string()));
+        let step = Box::new(move || torch.borrow_mut().seconds(&name).map_err(|error| error.to_string()));
         contestants.push(Contestant::new(row, column, step));
     }
     for _ in 0..WARM_UP + rounds {

@@ -27,6 +27,7 @@ step            whole steps of every schedule, beside the plain loop and the sim
 parity          every schedule compared with the plain loop, bit for bit
 memory          the peak of every rank, predicted and measured; sharded parameters
 pytorch         the same model in PyTorch (installed under target/, or from $PYTHON), eager and compiled
+matmuls         matmuls alone, by shape: compiled, gemm, and PyTorch (installed, or from $PYTHON)
 split           F, B, I and W of one stage: eager, replayed, compiled, merged
 models          a recurrent network, a U-Net and experts: eager, captured, compiled
 plan            building and checking plans, the planner, passes
@@ -58,6 +59,7 @@ section() {
         tests --test memory -- --nocapture
         ;;
     pytorch) bench --bench pytorch ;;
+    matmuls) bench --bench matmuls ;;
     split) bench --bench split -- --rounds 7 ;;
     models) bench --bench models ;;
     plan)
