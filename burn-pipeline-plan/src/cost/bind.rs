@@ -84,17 +84,18 @@ impl<'a> Costs<'a> {
     /// The seconds of a fused action with its own cost. Both its parts end together.
     ///
     /// `F` fused with `B` takes the `overlap` of the forward's stage. `F` fused with `I` takes that minus the
-    /// seconds of the backward's `W`; `F` fused with `W`, minus the seconds of its `I`. Both take at least as long as
+    /// seconds of the backward's `W`; `F` fused with `W`, minus the seconds of its `I`. Each takes at least as long as
     /// the longer part. `None` without an `overlap`, and for an action that is not fused: its tasks then run one after
     /// the other.
     pub(crate) fn fused_seconds(&self, action: Action) -> Option<f64> {
         let Action::Overlap(forward, backward) = action else { return None };
         let overlap = self.stage(forward.stage()).overlap?;
-        if backward.op() == Op::Backward {
-            return Some(overlap);
-        }
         let other = self.stage(backward.stage());
-        let absent = if backward.op() == Op::BackwardInput { other.weight_backward() } else { other.input_backward() };
+        let absent = match backward.op() {
+            Op::BackwardInput => other.weight_backward(),
+            Op::BackwardWeight => other.input_backward(),
+            _ => 0.0,
+        };
         let rest = overlap - absent;
         Some(rest.max(self.task_seconds(forward.into())).max(self.task_seconds(backward.into())))
     }
@@ -154,5 +155,6 @@ mod tests {
         assert_eq!(cost(serial.with_overlap(5.0), "(0F1;3B0)OVERLAP_F_B"), 2.5);
         assert_eq!(cost(serial.with_overlap(5.0), "(0F1;3I0)OVERLAP_F_B"), 1.5);
         assert_eq!(cost(serial.with_overlap(3.0), "(0F1;3I0)OVERLAP_F_B"), 1.0);
+        assert_eq!(cost(serial.with_overlap(1.0), "(0F1;3B0)OVERLAP_F_B"), 2.0);
     }
 }

@@ -111,11 +111,11 @@ impl Layer {
     }
 
     /// The same layer with seconds estimated from its FLOPs at `rate` FLOPs per second: `F` and `I` each take the
-    /// forward's FLOPs, and so does `W` if the layer has parameters.
+    /// forward's FLOPs, and so does `W` if the layer has parameters. Measured seconds are dropped.
     pub fn estimated(self, rate: f64) -> Self {
         let seconds = self.flops / rate;
         let weight = if self.parameters > 0 { seconds } else { 0.0 };
-        self.with_seconds(seconds, seconds, weight)
+        Self { backward: None, overlap: None, ..self }.with_seconds(seconds, seconds, weight)
     }
 
     /// The layer on one member of a tensor-parallel group of `members` ranks: work, parameters, activations and
@@ -136,13 +136,18 @@ impl Layer {
             weight: self.weight * part,
             backward: self.backward.map(|backward| backward * part + sum),
             overlap: self.overlap.map(|overlap| overlap * part + 2.0 * sum),
-            activation_bytes: self.activation_bytes * part,
-            freed_at_input_bytes: self.freed_at_input_bytes * part,
-            recomputed_bytes: self.recomputed_bytes * part,
             output_bytes: self.output_bytes * part,
             skip_bytes: self.skip_bytes * part,
-            ..self.clone()
+            ..self.with_bytes_held(part)
         }
+    }
+
+    /// The same layer with the bytes that it holds for its backward multiplied by `factor`. Rounding does not make the
+    /// freed ones more than those held.
+    pub(super) fn with_bytes_held(&self, factor: f64) -> Self {
+        let (activation_bytes, recomputed_bytes) = (self.activation_bytes * factor, self.recomputed_bytes * factor);
+        let freed_at_input_bytes = (self.freed_at_input_bytes * factor).min(activation_bytes + recomputed_bytes);
+        Self { activation_bytes, recomputed_bytes, freed_at_input_bytes, ..self.clone() }
     }
 
     /// The same layer before the first one that trains: without a backward, and with nothing held for one.
@@ -176,6 +181,39 @@ impl Layer {
     pub(super) fn check(&self) -> Option<(&'static str, String)> {
         let backward = self.full_backward();
         self.fault().or_else(|| (!is_amount(backward)).then(|| ("backward", backward.to_string())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cost::{Layer, Layers, LinkCosts, StageCost};
+
+    #[test]
+    fn rounding_frees_no_more_than_is_held() {
+        for (held, again) in (1..200).flat_map(|held| (1..20).map(move |again| (f64::from(held), f64::from(again)))) {
+            let layer = Layer {
+                activation_bytes: held,
+                recomputed_bytes: again,
+                freed_at_input_bytes: held + again,
+                summed_bytes: Some(1.0),
+                ..Layer::new('A')
+            };
+            let layers = Layers::new(vec![layer]).unwrap();
+            for factor in [2.0 / 3.0, 1.0 / 3.0, 0.1] {
+                layers.scaled(factor, 0.0).unwrap();
+            }
+            layers.held_by(3, &LinkCosts::default()).unwrap();
+            let (held, kept) = (held * 2.0 / 3.0, again / 3.0);
+            let stage = StageCost { activation_bytes: held, freed_at_input_bytes: held, ..StageCost::default() };
+            let stage = stage.recomputing(kept);
+            assert!(stage.freed_at_input_bytes <= stage.activation_bytes + stage.recomputed_bytes);
+        }
+    }
+
+    #[test]
+    fn estimates_replace_measured_backwards() {
+        let measured = Layer { backward: Some(9.0), overlap: Some(9.0), ..Layer::new('A').with_flops(1e9) };
+        assert_eq!(measured.estimated(1e9), Layer::new('A').with_flops(1e9).with_seconds(1.0, 1.0, 0.0));
     }
 }
 

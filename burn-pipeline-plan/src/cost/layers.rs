@@ -218,13 +218,10 @@ impl Layers {
             weight: seconds(layer.weight),
             backward: layer.backward.map(seconds),
             overlap: layer.overlap.map(seconds),
-            activation_bytes: layer.activation_bytes * factor,
-            freed_at_input_bytes: layer.freed_at_input_bytes * factor,
-            recomputed_bytes: layer.recomputed_bytes * factor,
             output_bytes: layer.output_bytes * factor,
             skip_bytes: layer.skip_bytes * factor,
             summed_bytes: layer.summed_bytes.map(|bytes| bytes * factor),
-            ..layer.clone()
+            ..layer.with_bytes_held(factor)
         };
         self.with_costs(self.layers.iter().map(scale).collect())
     }

@@ -125,6 +125,7 @@ impl StageCost {
             return self;
         }
         let kept = input_bytes.min(self.activation_bytes);
+        let recomputed = self.activation_bytes - kept;
         let in_weight = self.input == Some(0.0);
         let (before_input, before_weight) = if in_weight { (0.0, self.forward) } else { (self.forward, 0.0) };
         // The second forward may need more than the backward after it.
@@ -135,7 +136,9 @@ impl StageCost {
             backward: self.backward.map(|backward| backward + self.forward),
             overlap: self.overlap.map(|overlap| overlap + self.forward),
             activation_bytes: kept,
-            recomputed_bytes: self.activation_bytes - kept,
+            recomputed_bytes: recomputed,
+            // Rounding does not make the freed bytes more than those held.
+            freed_at_input_bytes: self.freed_at_input_bytes.min(kept + recomputed),
             input_peak_bytes: again(self.input_peak_bytes),
             backward_peak_bytes: again(self.backward_peak_bytes),
             ..self

@@ -33,9 +33,13 @@ pub(super) fn alike(request: &Request, layout: &Layout) -> Vec<Layout> {
     let mut kept = vec![layout.partition.clone()];
     let mut next = 0;
     while next < kept.len() && kept.len() <= MOST {
-        for cut in neighbours(&kept[next]) {
-            if kept.len() <= MOST && !kept.contains(&cut) && load(&cut).is_some_and(|load| load <= most) {
+        for cut in neighbours(&kept[next].clone()) {
+            if !kept.contains(&cut) && load(&cut).is_some_and(|load| load <= most) {
                 kept.push(cut);
+            }
+            // One cut may have millions of neighbours.
+            if kept.len() > MOST {
+                break;
             }
         }
         next += 1;
@@ -45,18 +49,19 @@ pub(super) fn alike(request: &Request, layout: &Layout) -> Vec<Layout> {
 
 /// The cuts with one or two boundaries one layer earlier or later. Two, because a rank may have to give up a layer for
 /// the one that it takes.
-fn neighbours(cut: &Partition) -> Vec<Partition> {
+fn neighbours(cut: &Partition) -> impl Iterator<Item = Partition> {
     let moves = (0..cut.boundaries().len()).flat_map(|index| [(index, -1), (index, 1)]);
-    let pairs = moves.clone().flat_map(|first| {
-        let later = moves.clone().filter(move |second| second.0 > first.0);
+    let seconds = moves.clone();
+    let pairs = moves.clone().flat_map(move |first| {
+        let later = seconds.clone().filter(move |second| second.0 > first.0);
         later.map(move |second| vec![first, second])
     });
-    let moved = |moves: Vec<(usize, isize)>| {
+    let moved = move |moves: Vec<(usize, isize)>| {
         let mut boundaries = cut.boundaries().to_vec();
         for (index, by) in moves {
             boundaries[index] = boundaries[index].checked_add_signed(by)?;
         }
         Partition::from_boundaries(cut.layers(), &boundaries).ok()
     };
-    moves.clone().map(|only| vec![only]).chain(pairs).filter_map(moved).collect()
+    moves.clone().map(|only| vec![only]).chain(pairs).filter_map(moved)
 }

@@ -9,6 +9,7 @@ use super::request::{Cut, Request};
 use crate::cost::{Layers, Partition, PartitionOptions, Profile, StageCost, VocabularyCost};
 use crate::plan::{Placement, PlacementKind, StageId};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// The number of states that the search for the best cut keeps: fewer than by default, since many cuts are searched.
 const STATES: usize = 24;
@@ -136,7 +137,7 @@ impl Layout {
     ) -> Result<Self, DropReason> {
         let layers = &request.workloads[workload].layers;
         let profile = partition.profile(layers, request.links.clone())?;
-        let reduction = reduction(&placement, &profile);
+        let reduction = reduction(&placement, &profile, layers, &partition);
         let profile = match request.workloads[workload].vocabulary {
             Some(pieces) => profile.with_vocabulary(pieces)?,
             None => profile,
@@ -180,9 +181,8 @@ pub(super) fn with_state(
     partition: &Partition,
     factor: f64,
 ) -> Result<Profile, DropReason> {
-    let stage = |(stage, range): (&StageCost, std::ops::Range<usize>)| {
-        let frozen = range.start..layers.first_trained().clamp(range.start, range.end);
-        let frozen: f64 = layers.all()[frozen].iter().map(|layer| layer.parameter_bytes() as f64).sum();
+    let stage = |(stage, range): (&StageCost, Range<usize>)| {
+        let frozen = frozen_bytes(layers, range);
         let weight_bytes = (stage.weight_bytes - frozen) * factor + frozen * factor.min(1.0);
         StageCost { weight_bytes, ..*stage }
     };
@@ -195,18 +195,24 @@ pub(super) fn with_state(
     }
 }
 
+/// Bytes of the parameters of these layers that do not train, and so have no gradients.
+pub(super) fn frozen_bytes(layers: &Layers, range: Range<usize>) -> f64 {
+    let frozen = range.start..layers.first_trained().clamp(range.start, range.end);
+    layers.all()[frozen].iter().map(|layer| layer.parameter_bytes() as f64).sum()
+}
+
 /// Seconds in which the two copies of each stage in a bidirectional placement add up their gradients. After the step,
 /// their two ranks exchange gradients in both directions at once. All pairs of ranks do so at once, so the slowest pair
 /// counts.
-fn reduction(placement: &Placement, profile: &Profile) -> f64 {
+fn reduction(placement: &Placement, profile: &Profile, layers: &Layers, partition: &Partition) -> f64 {
     if placement.routes() < 2 {
         return 0.0;
     }
     let mut seconds = std::collections::BTreeMap::<(usize, usize), f64>::new();
-    for (index, stage) in profile.stages().iter().enumerate().skip(profile.first_trained()) {
+    for (index, (stage, range)) in profile.stages().iter().zip(partition.ranges()).enumerate() {
         let [a, b] = [0, 1].map(|replica| placement.rank_of(StageId::in_route(replica, index)));
         if a != b {
-            *seconds.entry((a.min(b), a.max(b))).or_default() += stage.weight_bytes;
+            *seconds.entry((a.min(b), a.max(b))).or_default() += stage.weight_bytes - frozen_bytes(layers, range);
         }
     }
     let exchange = |(&(a, b), &bytes): (&(usize, usize), &f64)| {

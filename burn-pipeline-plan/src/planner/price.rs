@@ -119,7 +119,9 @@ pub(super) fn recomputed(request: &Request, layout: &Layout, recomputing: &[usiz
         let past = layout.profile.skips().iter().filter(|edge| edge.to == index);
         let past: f64 = past.map(|edge| stages[edge.from].skip_bytes).sum();
         let input = before.unwrap_or(request.workloads[layout.workload].input_bytes) + past;
-        if recomputing.contains(&index) { stage.recomputing(input) } else { *stage }
+        // A stage before the first one that trains has no backward that could recompute.
+        let recomputes = recomputing.contains(&index) && index >= layout.profile.first_trained();
+        if recomputes { stage.recomputing(input) } else { *stage }
     };
     let stages = stages.iter().enumerate().map(stage).collect();
     Ok(layout.profile.with_stages(stages)?)

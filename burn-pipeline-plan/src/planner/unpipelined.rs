@@ -5,7 +5,7 @@
 //!    gradients: it takes `2(p-1)` latencies and sends `2(p-1)/p` of the bytes over the slowest link of the ring.
 
 use super::error::DropReason;
-use super::layout::{Layout, Shape, with_state};
+use super::layout::{Layout, Shape, frozen_bytes, with_state};
 use super::request::{Cut, Request};
 use crate::cost::{LinkCosts, Partition};
 use crate::plan::{Placement, PlacementKind, Plan};
@@ -19,6 +19,7 @@ pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -
     let links = LinkCosts { default: request.links.default, between: Vec::new() };
     let profile = partition.profile(layers, links)?;
     let parameters: f64 = profile.stages().iter().map(|stage| stage.weight_bytes).sum();
+    let trained = parameters - frozen_bytes(layers, 0..layers.len());
     let share = request.workloads[workload].microbatches.div_ceil(replicas);
     let plan = OneFOneB.build(Size::new(1, share))?;
     let layout = Layout {
@@ -28,7 +29,7 @@ pub(super) fn whole_model(request: &Request, workload: usize, replicas: usize) -
         placement: Placement::looped(1, 1)?,
         profile: with_state(&profile, layers, &partition, request.state_factor)?,
         partition,
-        reduction: request.links.all_reduce_seconds(replicas, parameters),
+        reduction: request.links.all_reduce_seconds(replicas, trained),
     };
     Ok((layout, plan))
 }

@@ -14,9 +14,9 @@
 //!    not show when values arrive, so this time counts as transfer there.
 
 use super::report::{IdleCause, IdlePeriod};
-use crate::plan::{Op, Task};
+use crate::plan::{Op, StageId, Task};
 use crate::trace::{Event, Product, Track, awaited, product_of};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Each rank's idle periods with their causes, in order of time. Like [`RankReport::idle`](super::RankReport::idle),
 /// but from the events alone.
@@ -45,6 +45,8 @@ struct TrackIndex<'a> {
     made: HashMap<Product, Vec<(f64, f64)>>,
     /// When each rank received each value, in order of time.
     received: HashMap<(usize, Product), Vec<(f64, f64)>>,
+    /// The stages and microbatches with an `I`. Elsewhere `W` is the whole backward.
+    split: HashSet<(StageId, Option<usize>)>,
     /// The values that a computation receives over skip edges.
     skipped: HashMap<Product, Vec<Product>>,
     /// Each rank's computations, in order of time.
@@ -57,6 +59,7 @@ impl<'a> TrackIndex<'a> {
     fn of(track: &'a Track) -> Self {
         let (mut made, mut received) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
         let mut skipped = HashMap::<_, Vec<_>>::new();
+        let mut split = HashSet::new();
         let (mut computing, mut communicating) = (vec![Vec::new(); track.rows()], vec![Vec::new(); track.rows()]);
         for event in &track.events {
             if event.action.tasks().any(|task| task.op().is_work()) {
@@ -65,6 +68,9 @@ impl<'a> TrackIndex<'a> {
                 communicating[event.rank].push((event.start, event.end));
             }
             for task in event.action.tasks() {
+                if task.op() == Op::BackwardInput {
+                    split.insert((task.stage(), task.microbatch()));
+                }
                 if let Some(product) = product_of(task) {
                     made.entry(product).or_default().push((event.start, event.end));
                 }
@@ -79,7 +85,7 @@ impl<'a> TrackIndex<'a> {
         made.values_mut().chain(received.values_mut()).for_each(|spans| spans.sort_by(by_start));
         computing.iter_mut().for_each(|events| events.sort_by(|a, b| a.start.total_cmp(&b.start)));
         let communicating = communicating.into_iter().map(merged).collect();
-        Self { made, received, skipped, computing, communicating }
+        Self { made, received, split, skipped, computing, communicating }
     }
 
     fn idle(&self, rank: usize, step: f64) -> Vec<IdlePeriod> {
@@ -128,7 +134,8 @@ impl<'a> TrackIndex<'a> {
         let (stage, microbatch) = (task.stage(), task.microbatch());
         let (neighbour, forward) = match task.op() {
             Op::Forward => (stage.previous(), true),
-            op if op.gives_input_gradient() => (stage.next(usize::MAX), false),
+            Op::BackwardWeight if self.split.contains(&(stage, microbatch)) => return Vec::new(),
+            op if op.is_backward() => (stage.next(usize::MAX), false),
             _ => return Vec::new(),
         };
         let skipped = self.skipped.get(&(stage, microbatch, forward)).cloned().unwrap_or_default();

@@ -6,6 +6,10 @@ pub(super) fn ticks(end: f64, count: usize) -> Vec<f64> {
         return vec![0.0];
     }
     let step = step(end / count.max(1) as f64);
+    // The smallest numbers have no step.
+    if !step.is_normal() {
+        return vec![0.0];
+    }
     (0..).map(|i| f64::from(i) * step).take_while(|&t| t <= end * (1.0 + 1e-9)).collect()
 }
 
@@ -34,6 +38,7 @@ mod tests {
         assert_eq!(ticks(1.0, 5).len(), 6);
         assert_eq!(ticks(0.0, 5), [0.0]);
         assert_eq!(ticks(f64::NAN, 5), [0.0]);
+        assert_eq!(ticks(5e-324, 5), [0.0]);
         assert_eq!((short(0.1), short(25.0), short(0.000_001)), ("0.1".into(), "25".into(), "1.00e-6".into()));
     }
 }

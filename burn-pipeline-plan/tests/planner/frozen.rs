@@ -1,8 +1,8 @@
 //! Models whose first layers do not train: the planner gives them fewer ranks, and their stages no backward.
 
-use burn_pipeline_plan::cost::{Layer, Layers, LinkCosts, Partition, PartitionError, Profile};
+use burn_pipeline_plan::cost::{Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile};
 use burn_pipeline_plan::plan::{Placement, PlacementKind};
-use burn_pipeline_plan::planner::{Cut, Request, Workload, best_plan};
+use burn_pipeline_plan::planner::{Cut, Recompute, Request, Workload, best_plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
 
@@ -79,6 +79,47 @@ fn layers_and_profiles_that_do_not_train_say_so_in_json() {
     assert_eq!(layers().scaled(2.0, 0.0).unwrap().first_trained(), FROZEN);
     assert!(matches!(layers().train_from(LAYERS), Err(PartitionError::FirstTrained { first: 16, layers: 16 })));
     assert!(matches!(layers().vocabulary_parallel(4), Err(PartitionError::Vocabulary)));
+}
+
+#[test]
+fn only_gradients_of_what_trains_are_added_up_over_replicas() {
+    // One large layer that does not train, and small ones that do.
+    let layer = |parameters| Layer::new('A').with_parameters(parameters, Dtype::I8).with_seconds(1.0, 1.0, 1.0);
+    let small = || vec![layer(1_000_000); 3];
+    let frozen = [vec![layer(1_000_000_000)], small()].concat();
+    let links = LinkCosts { default: LinkCost { latency: 0.0, bandwidth: Some(1e9) }, ..LinkCosts::default() };
+    let reduction = |layers: Vec<Layer>, first, placements: Vec<PlacementKind>| {
+        let layers = Layers::new(layers).unwrap().train_from(first).unwrap();
+        let unpipelined = placements.is_empty();
+        let request = Request {
+            placements: Some(placements),
+            chunks: vec![1],
+            cuts: vec![Cut::Even],
+            unpipelined,
+            ..Request::new(vec![Workload::new(8, layers)], 2, links.clone())
+        };
+        best_plan(&request).unwrap().breakdown.reduction
+    };
+    // A ring of two ranks sends each byte once.
+    assert!((reduction(frozen.clone(), 1, vec![]) - 0.003).abs() < 1e-9);
+    assert!((reduction(small(), 0, vec![]) - 0.003).abs() < 1e-9);
+    // Both copies of the first stage exchange one small layer, and those of the second stage two.
+    assert!((reduction(frozen, 1, vec![PlacementKind::Bidirectional]) - 0.003).abs() < 1e-9);
+}
+
+#[test]
+fn a_recomputing_stage_that_does_not_train_computes_its_forward_once() {
+    let request = Request {
+        recompute: vec![Recompute::Everywhere],
+        chunks: vec![1],
+        cuts: vec![Cut::Even],
+        unpipelined: false,
+        ..Request::new(vec![Workload::new(8, layers())], 4, LinkCosts::default())
+    };
+    let planned = best_plan(&request).unwrap();
+    let seconds = |stage: usize| planned.profile.stages()[stage].full_backward();
+    assert_eq!((seconds(0), seconds(1)), (0.0, 0.0), "{}", planned.best.partition);
+    assert!(seconds(2) > 0.0);
 }
 
 #[test]
