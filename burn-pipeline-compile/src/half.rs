@@ -12,7 +12,7 @@
 //! All of it is integer arithmetic without branches, which is vectorised for every processor.
 
 #[cfg(target_arch = "x86_64")]
-use crate::tile::has_avx512;
+use crate::processor::has_avx512;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorIr;
 use burn::tensor::{DType, bf16, f16};

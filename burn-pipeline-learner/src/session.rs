@@ -106,6 +106,11 @@ impl<M: PipelineModel> Session<M> {
         Ok(Self { pipeline, ids, places, others, observed: None, leads, several, model: std::marker::PhantomData })
     }
 
+    /// Forgets what losses observed for items whose gradients are dropped, at the start of an epoch.
+    pub(crate) fn forget_observed(&mut self) {
+        self.observed = None;
+    }
+
     /// Runs an item's forwards and backwards. Returns its gradients and, on rank 0, what metrics get.
     pub(crate) fn train(
         &mut self,

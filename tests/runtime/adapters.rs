@@ -278,14 +278,21 @@ fn adapters_follow_rotary_rows_that_their_base_has_in_another_order() {
     second.load_pretrained(&in_halves(Pretrained::folder(&base)).adapter(PyTorchToBurnAdapter)).unwrap();
     let renamed = |weights: Pretrained| weights.rename("model.layers.{i}.attention.q_proj", "blocks.{i}.query");
     let refused = second.load_pretrained(&renamed(Pretrained::adapters(&files))).unwrap_err();
-    assert!(matches!(&refused, CheckpointError::Unturned { name } if name == "blocks.0.query.weight"), "{refused}");
+    assert!(matches!(&refused, CheckpointError::Unturned { name, .. } if name == "blocks.0.query.weight"), "{refused}");
     // A job that loads such weights from a checkpoint knows it too.
     let checkpoints = Checkpoints::new(folder.path().join("saved"));
     second.save(&checkpoints, &()).unwrap();
     let mut resumed = builder("GPipe", 2).layers(model(true, 5)).build().unwrap();
     resumed.load(&checkpoints.latest().unwrap()).unwrap();
     let refused = resumed.load_pretrained(&renamed(Pretrained::adapters(&files))).unwrap_err();
-    assert!(matches!(&refused, CheckpointError::Unturned { name } if name == "blocks.0.query.weight"), "{refused}");
+    assert!(matches!(&refused, CheckpointError::Unturned { name, .. } if name == "blocks.0.query.weight"), "{refused}");
+    // Nor does the order of the two loads matter.
+    let mut other = builder("1F1B", 2).layers(model(true, 9)).build().unwrap();
+    other.load_pretrained(&renamed(Pretrained::adapters(&files))).unwrap();
+    let refused =
+        other.load_pretrained(&in_halves(Pretrained::folder(&base)).adapter(PyTorchToBurnAdapter)).unwrap_err();
+    assert!(matches!(&refused, CheckpointError::Unturned { name, .. } if name == "blocks.0.query.weight"), "{refused}");
+    assert!(refused.to_string().contains("those of its adapter not reordered"), "{refused}");
     // Rules of layers that have no adapters need not match.
     let of_base = |weights| in_halves(weights).rename("model.layers.{i}.mlp.down_proj", "blocks.{i}.down");
     second.load_pretrained(&of_base(Pretrained::adapters(&files))).unwrap();
@@ -300,6 +307,16 @@ fn adapters_follow_rotary_rows_that_their_base_has_in_another_order() {
     second.export(&own).unwrap();
     second.load_pretrained(&Pretrained::new(move || SafetensorsStore::from_file(&own))).unwrap();
     second.export_as(folder.path().join("right"), Export::adapters(adapters())).unwrap();
+    // A base that is no longer the one that was loaded would be left out.
+    second
+        .replace_layer(1, |mut block: Block, _: &LayerContext| {
+            block.down.weight = block.down.weight.map(|weight| (weight.detach() * 1.5).detach());
+            block
+        })
+        .unwrap();
+    let refused = second.export_as(folder.path().join("less"), Export::adapters(adapters())).unwrap_err();
+    let CheckpointError::LeftOut { names } = &refused else { panic!("{refused}") };
+    assert_eq!(*names, ["`blocks.1.down.weight`"]);
 }
 
 #[test]

@@ -1,17 +1,17 @@
 //! What must be equal on all ranks: options and optimizers of processes, and copies of a stage.
 
 use burn::grad_clipping::GradientClippingConfig;
-use burn::module::{Module, ParamGroup};
+use burn::module::{Module, Param, ParamGroup, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use burn_pipeline::cost::Partition;
 use burn_pipeline::execute::{FusedActions, Tuning};
 use burn_pipeline::link::Threads;
 use burn_pipeline::payload::Validate;
 use burn_pipeline::stage::{Names, SplitBackward, Stage, StageBox};
 use burn_pipeline::train::{CheckpointError, Checkpoints, PipelineError, SharedParameter};
-use burn_pipeline::{Batch, Builder, Pipeline, Size};
+use burn_pipeline::{Batch, Builder, Pipeline, Size, StageContext};
 use pipeline_tests::mlp::stage;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -186,5 +186,64 @@ fn no_checkpoint_is_made_of_copies_that_part_later() {
         // The earlier checkpoint can still be loaded.
         pipeline.load(&checkpoints.latest().unwrap()).unwrap();
         pipeline.save(&checkpoints, &()).unwrap();
+    }
+}
+
+#[derive(Module, Debug)]
+struct Masked {
+    linear: Linear,
+    mask: Param<Tensor<1, Bool>>,
+    order: Param<Tensor<1, Int>>,
+}
+
+impl Stage for Masked {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
+        let y = self.linear.forward(x).select(1, self.order.val());
+        y.mask_fill(self.mask.val().unsqueeze(), 0.0)
+    }
+}
+
+/// A layer whose mask and order are others in each copy.
+fn masked(at: &StageContext, made: &AtomicUsize) -> Masked {
+    let number = made.fetch_add(1, Ordering::Relaxed);
+    let features: [usize; 4] = std::array::from_fn(|feature| feature);
+    let mask = Tensor::from_bool(TensorData::from(features.map(|feature| feature == number % 4)), &at.device);
+    let order = Tensor::from_ints(features.map(|feature| ((feature + number) % 4) as i32), &at.device);
+    let linear = LinearConfig::new(4, 4).init(&at.device);
+    Masked { linear, mask: Param::initialized(ParamId::new(), mask), order: Param::initialized(ParamId::new(), order) }
+}
+
+#[test]
+fn copies_take_the_first_one_s_integers_and_truth_values_too() {
+    let samples = Tensor::<2>::ones([8, 4], &Device::flex());
+    for (schedule, ranks, replicas) in [("1F1B", 1, 2), ("DualPipe", 2, 1), ("DualPipe", 2, 2)] {
+        let made = Arc::new(AtomicUsize::new(0));
+        let of_factory = made.clone();
+        let builder = Pipeline::builder().schedule(schedule, Size::new(ranks, 4)).devices(vec![Device::flex()]);
+        let builder = builder.data_parallel(replicas).optimizer(|| SgdConfig::new().init()).stages(move |at| {
+            let layer = masked(at, &of_factory);
+            match at.is_last() {
+                false => StageBox::new(layer),
+                true => StageBox::with_loss(layer, |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean()),
+            }
+        });
+        let mut pipeline = builder.build().unwrap();
+        let alike = |pipeline: &mut Pipeline, when: &str| {
+            let outputs: Tensor<2> = pipeline.eval(Batch::new(samples.clone())).unwrap().output().unwrap();
+            let rows: Vec<Vec<f32>> = outputs.iter_dim(0).map(|row| row.into_data().iter().collect()).collect();
+            assert!(rows.iter().all(|row| *row == rows[0]), "{schedule} over {replicas} replicas, {when}: {rows:?}");
+        };
+        alike(&mut pipeline, "at the start");
+        let batch = || Batch::new(samples.clone()).target(samples.clone() * 0.3);
+        pipeline.step(batch(), 0.1).unwrap();
+        alike(&mut pipeline, "after a step");
+        let of_module = made.clone();
+        pipeline.replace_module(0, move |_: Masked, at: &StageContext| masked(at, &of_module)).unwrap();
+        alike(&mut pipeline, "with another module");
+        pipeline.step(batch(), 0.1).unwrap();
     }
 }

@@ -20,14 +20,27 @@ fn rows(numbers: Vec<f32>) -> Tensor<2> {
     Tensor::<1>::from_floats(&*numbers, &Device::flex()).reshape([SAMPLES, WIDTH])
 }
 
+/// The weight of a loss.
+#[derive(Clone, Copy)]
+enum Weight {
+    None,
+    Number,
+    /// One for each sample, which are not summed.
+    Each,
+}
+
 /// Two stages whose loss has a weight or not, under a reduction.
-fn reduced(weighted: bool, reduction: Reduction) -> PipelineError {
+fn reduced(weight: Weight, reduction: Reduction) -> PipelineError {
     let stages = move |at: &StageContext| match at.is_last() {
         false => mlp::stage(at),
         true => {
             let loss = move |(y, _): (Tensor<2>, Tensor<2, Int>), target: Tensor<2>| {
                 let sum = (y - target).square().sum();
-                if weighted { Loss::weighted(sum, 2.0) } else { Loss::from(sum) }
+                match weight {
+                    Weight::None => Loss::from(sum),
+                    Weight::Number => Loss::weighted(sum, 2.0),
+                    Weight::Each => Loss::weighted(sum, Tensor::<1>::ones([2], &Device::flex())),
+                }
             };
             StageBox::with_loss(mlp::part(at), loss).named(mlp::names(at))
         }
@@ -106,12 +119,14 @@ fn refusal(error: &PipelineError) -> StageError {
 
 #[test]
 fn a_weight_that_is_missing_or_not_used_is_refused_and_no_device_is_blamed() {
-    let error = reduced(false, Reduction::Weighted);
+    let error = reduced(Weight::None, Reduction::Weighted);
     assert_eq!(refusal(&error), StageError::NoWeight);
     let said = error.to_string();
     assert!(said.contains("rank 1, stage 1, microbatch 0, F: ") && said.contains("`Loss::weighted`"), "{said}");
     assert!(!said.contains("device"), "{said}");
+    let of_each = refusal(&reduced(Weight::Each, Reduction::Weighted));
+    assert_eq!(of_each, StageError::WeightShape { shape: vec![2] });
     for reduction in [Reduction::Mean, Reduction::Sum] {
-        assert_eq!(refusal(&reduced(true, reduction)), StageError::UnusedWeight { reduction });
+        assert_eq!(refusal(&reduced(Weight::Number, reduction)), StageError::UnusedWeight { reduction });
     }
 }

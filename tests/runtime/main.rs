@@ -25,6 +25,7 @@ mod groups;
 mod half;
 mod hooked;
 mod host;
+mod identities;
 mod input_gradients;
 mod interleave;
 mod layers;

@@ -18,8 +18,6 @@ pub(crate) use buffer::Buffer;
 pub(crate) use code::{Argument, Instruction, Work};
 pub(crate) use math::evaluate;
 pub(crate) use rows::add;
-#[cfg(target_arch = "x86_64")]
-pub(crate) use run::has_avx512;
 pub(crate) use run::{Sum, Tile, run};
 
 #[cfg(test)]

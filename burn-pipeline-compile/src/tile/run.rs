@@ -12,6 +12,8 @@ use super::code::{Argument, Instruction, Work};
 use super::elements::{Extent, Value, map};
 use super::rows::{add, reduced};
 use crate::half::round;
+#[cfg(target_arch = "x86_64")]
+use crate::processor::has_avx512;
 use std::slice::from_raw_parts_mut;
 
 /// Some rows of all tensors of a region.
@@ -57,18 +59,6 @@ pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>])
     const FMA: bool = cfg!(target_arch = "aarch64");
     // SAFETY: guaranteed by the caller.
     unsafe { anywhere::<FMA>(code, tile, sums) }
-}
-
-/// Returns true if the processor has all features for which functions like [`with_avx512`] are compiled: AVX-512 has
-/// several, and a virtual machine may hide some.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn has_avx512() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
 }
 
 /// # Safety

@@ -5,26 +5,18 @@
 //! cannot deadlock (the README beside this file has the argument); a panic in user code, a refusal, or a lost peer
 //! ends the run of every rank with an error that names it.
 //!
-//! 1. `Executor::run` walks the rank's tasks. `F` takes its input from the batch (first stage) or the inbox.
-//! 2. The output of a task goes to the inbox if the next stage is on this rank (moved, not copied), else to the
-//!    outbox.
-//! 3. `SEND_*` passes the outbox's value to the link. `RECV_*` posts the receive.
-//! 4. A task whose input is not in the inbox receives messages in the order in which the plan posted them, until
-//!    its input arrives.
-//! 5. `WAIT_RECV_*` does the same at its own place in the row, so the later task finds the value in the inbox.
-//!    `WAIT_SEND_*` does nothing: a link's send returns once its payload may be dropped. A link that sends in the
-//!    background keeps the payload itself.
-//! 6. An error of a row gets its place in the plan, and its task's inputs and their senders (`locate.rs`).
-//! 7. Fused actions may be interleaved, and adjacent `W`s may run in one call, if the user chose that.
-//! 8. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row
+//! The README says how a rank walks its row: its tables, its messages, and its waits. Beyond that:
+//!
+//! 1. An error of a row gets its place in the plan, and its task's inputs and their senders (`locate.rs`).
+//! 2. Fused actions may be interleaved, and adjacent `W`s may run in one call, if the user chose that.
+//! 3. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row
 //!    continues. Sums are made as pieces arrive; missing pieces are awaited at the end of the row. The timeline
 //!    shows the whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
-//! 9. If the groups of two stages differ in size, values between them are re-cut: a transfer is a message with each
+//! 4. If the groups of two stages differ in size, values between them are re-cut: a transfer is a message with each
 //!    counterpart (`recut`).
-//! 10. A vocabulary-parallel collective consists of sends at its cell, and receives at the first task that needs
-//!     it.
-//! 11. The loss of a stage that ends its route stays on the device, and is read after the row.
-//! 12. Gradients of the batch itself, if they are wanted, are kept for the report (`batch_gradients`).
+//! 5. A vocabulary-parallel collective consists of sends at its cell, and receives at the first task that needs it.
+//! 6. The loss of a stage that ends its route stays on the device, and is read after the row.
+//! 7. Gradients of the batch itself, if they are wanted, are kept for the report (`batch_gradients`).
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives),
 //! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`; `restart.rs` for what follows
@@ -57,6 +49,7 @@ mod specs;
 mod transfer;
 mod values;
 mod vocabulary;
+mod vocabulary_state;
 
 pub(crate) use context::Purpose;
 pub use context::RunContext;

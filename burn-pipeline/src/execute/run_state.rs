@@ -4,7 +4,7 @@ use super::context::Received;
 use super::outcome::{Measured, RankOutcome};
 use super::run::Run;
 use super::values::Values;
-use super::vocabulary::VocabularyState;
+use super::vocabulary_state::VocabularyState;
 use crate::data_parallel::Stages;
 use crate::link::Header;
 use crate::payload::CutOver;

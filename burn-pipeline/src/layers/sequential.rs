@@ -14,22 +14,8 @@ use std::sync::Arc;
 
 /// A list of layers, in which the output type of each is the input type of the next one.
 ///
-/// ```
-/// use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
-/// use burn::tensor::{Int, Tensor, activation::gelu};
-/// use burn_pipeline::{Layer, Sequential};
-///
-/// let model = Sequential::new()
-///     .then(Layer::new("embed", |at| EmbeddingConfig::new(32, 16).init(&at.device), Embedding::forward))
-///     .repeat(6, Layer::new("blocks", |at| LinearConfig::new(16, 16).init(&at.device), |block: &Linear, x| {
-///         gelu(block.forward(x))
-///     }))
-///     .then(Layer::new("head", |at| LinearConfig::new(16, 32).init(&at.device), Linear::forward::<3>))
-///     .loss(|scores: Tensor<3>, wanted: Tensor<3>| (scores - wanted).square().mean());
-/// assert_eq!(model.layers(), 8);
-/// ```
-///
-/// A layer that does not take what the one before gives is a compile error:
+/// The crate's [first page](crate) has an example. A layer that does not take what the one before gives is a compile
+/// error:
 ///
 /// ```compile_fail,E0308
 /// use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};

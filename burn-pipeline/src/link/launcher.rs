@@ -44,7 +44,15 @@ impl Launcher {
     /// Returns true if this launcher started the process that has these variables.
     pub(super) fn has_started<V>(self, get: &impl Fn(&str) -> Option<V>) -> bool {
         let has = |variable: &&str| get(variable).is_some();
-        has(&self.variables()[0]) && (self != Launcher::Slurm || STEP.iter().any(has))
+        let [rank, _, local] = self.variables();
+        let in_step = || STEP.iter().any(has);
+        has(&rank)
+            && match self {
+                // Slurm's PMI sets the first two variables for every process of a step.
+                Launcher::Mpich => has(&local) || !in_step(),
+                Launcher::Slurm => in_step(),
+                Launcher::OpenMpi | Launcher::Torchrun => true,
+            }
     }
 
     /// The variable with the random key that the launcher makes for each job, if it makes one; see

@@ -4,8 +4,7 @@
 
 use super::as_ordinary::as_ordinary;
 use crate::ops::DeferredForward;
-use crate::tensor_parallel::TensorGroup;
-use crate::vocabulary::own_ids;
+use crate::tensor_parallel::{TensorGroup, own_ids};
 use burn::nn::Embedding;
 use burn::tensor::{Int, Tensor};
 use std::ops::Range;

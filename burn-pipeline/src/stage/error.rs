@@ -42,6 +42,9 @@ pub enum StageError {
     /// The loss is not one number.
     #[error("the loss has shape {shape:?}; it must be one number, of shape [1]")]
     LossShape { shape: Vec<usize> },
+    /// The weight of the loss is not one number.
+    #[error("the weight of the loss has shape {shape:?}; it must be one number, of shape [1]")]
+    WeightShape { shape: Vec<usize> },
     /// The reduction needs weights, and the loss came without one.
     #[error(
         "the reduction is `Weighted`, but the loss came without a weight; return `Loss::weighted`, or choose another \
@@ -167,6 +170,12 @@ pub enum StageError {
          (`Module::apply_lora` in place of `apply_qlora`), or dequantise it (`Tensor::dequantize`)"
     )]
     Quantised { path: Box<str>, dtype: DType },
+    /// A parameter is trained at one path and frozen at another.
+    #[error(
+        "`{frozen}` is frozen, but has the identifier of `{trained}`, which is trained: a clone keeps identifiers, so \
+         the two count as one parameter; make the clone with `burn_pipeline::stage::untied`"
+    )]
+    HalfFrozen { trained: Box<str>, frozen: Box<str> },
     /// A parameter is computed from trained ones, but counts as frozen.
     #[error(
         "`{path}` is computed from trained parameters, but counts as frozen, so it is unclear whether to train it; \

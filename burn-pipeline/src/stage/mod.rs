@@ -9,64 +9,14 @@
 //! optimizer state), `options` (what a user sets), `engine` (ways to run a stage), `erased` (what the executor drives),
 //! `single` (a stage by hand).
 //!
-//! # A plain stack of layers
-//!
-//! ```
-//! use burn::module::Module;
-//! use burn::nn::{Linear, LinearConfig};
-//! use burn::tensor::{Device, Tensor, activation::relu};
-//! use burn_pipeline::stage::{Stage, StageBox};
-//!
-//! /// Some consecutive layers of the stack.
-//! #[derive(Module, Debug)]
-//! struct Part {
-//!     layers: Vec<Linear>,
-//! }
-//!
-//! impl Stage for Part {
-//!     type Input = Tensor<2>;
-//!     type Extra = ();
-//!     type Output = Tensor<2>;
-//!
-//!     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
-//!         self.layers.iter().fold(x, |x, layer| relu(layer.forward(x)))
-//!     }
-//! }
-//!
-//! /// Called on the rank of stage `index`: layers 2 * index and 2 * index + 1 of the whole stack.
-//! fn build(index: usize, stages: usize, device: &Device) -> StageBox {
-//!     let layers = (0..2).map(|_| LinearConfig::new(16, 16).init(device)).collect();
-//!     let part = Part { layers };
-//!     if index + 1 < stages {
-//!         StageBox::new(part)
-//!     } else {
-//!         StageBox::with_loss(part, |y: Tensor<2>, target: Tensor<2>| (y - target).square().mean())
-//!     }
-//! }
-//! ```
-//!
-//! # A transformer
-//!
-//! The first stage takes token ids and the others hidden states. Either write three modules (embedding and
-//! blocks; blocks; blocks and head) and return the right one for each stage, or one module with optional parts
-//! and an enum at its boundary; `GptPart` in `examples/src/gpt` is of the latter kind, so that any number of stages,
-//! one included, is built by the same few lines:
-//!
-//! ```
-//! use burn::tensor::{Int, Tensor};
-//! use burn_pipeline::boundary;
-//!
-//! enum Signal {
-//!     Tokens(Tensor<2, Int>),
-//!     Hidden(Tensor<3>),
-//! }
-//! boundary!(enum Signal { Tokens(t), Hidden(t) });
-//! ```
+//! The guide's chapter [`cut_a_model`](crate::_guide::cut_a_model) has examples: a stack of layers, and a transformer
+//! whose first stage takes token ids and the others hidden states.
 
 mod batch;
 mod engine;
 mod erased;
 mod error;
+mod members;
 mod module;
 mod options;
 mod precision;
@@ -85,14 +35,15 @@ pub use precision::{LossScale, Precision};
 pub use random::init_seeded;
 pub use single::SingleStage;
 pub use stage_box::StageBox;
-pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, with_weights};
+pub use state::{Accumulation, NamedWeight, Names, SharedError, named_weights, untied, with_weights};
 
 pub(crate) use batch::{LossPart, loss_seed};
 pub(crate) use engine::{
-    BackwardCall, BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, LossFunction, Members, PayloadCheck,
+    BackwardCall, BatchChecks, Direction, ForwardCall, ForwardOutput, Gradients, LossFunction, PayloadCheck,
     StageFunction, Started, check, depends_on_microbatch, microbatch,
 };
 pub(crate) use erased::{Change, ErasedStage, LayerChange, Offered};
+pub(crate) use members::Members;
 pub(crate) use options::PROGRAMS;
 pub(crate) use random::{ForwardSeed, is_seeding, mixed, random};
 pub(crate) use state::{

@@ -1,8 +1,8 @@
 //! The user's options for a stage, from [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
 
+use super::members::Members;
 use crate::payload::StageMetadata;
 use crate::program::Bf16;
-use crate::stage::engine::Members;
 use crate::stage::precision::Precision;
 use crate::stage::state::Names;
 use std::collections::BTreeSet;
@@ -38,9 +38,8 @@ pub(crate) struct StageOptions {
     pub(crate) members: Option<Members>,
     /// True if a tensor-parallel group computes each of its forwards.
     pub(crate) grouped: bool,
-    /// True if other ranks wait for this one inside its forwards: its tensor-parallel group, or expert-parallel
-    /// replicas.
-    pub(crate) awaited: bool,
+    /// True if its forwards exchange tensors with expert-parallel replicas.
+    pub(crate) spread: bool,
 }
 
 /// The default number of programs that a captured stage keeps.
@@ -63,7 +62,7 @@ impl Default for StageOptions {
             outputs: false,
             members: None,
             grouped: false,
-            awaited: false,
+            spread: false,
         }
     }
 }

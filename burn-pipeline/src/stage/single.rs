@@ -1,9 +1,9 @@
 //! Runs one stage by hand, without a pipeline.
 
-use super::StageBox;
 use super::engine::{BackwardCall, EngineReport, ForwardCall, ForwardOutput, SplitBackward};
 use super::erased::ErasedStage;
 use super::error::StageError;
+use super::stage_box::StageBox;
 use super::state::Accumulation;
 use crate::payload::{AnyTensor, Payload, PayloadPart};
 use burn::optim::ModuleOptimizer;

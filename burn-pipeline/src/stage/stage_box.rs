@@ -3,10 +3,10 @@
 //! The loss is given with the last stage's module ([`StageBox::with_loss`]) and not implemented by it, so any module
 //! can be the last one.
 
-use super::Stage;
 use super::batch::Loss;
 use super::engine::StageFunction;
 use super::erased::{ErasedStage, Typed};
+use super::module::Stage;
 use super::state::Names;
 use crate::payload::{Boundary, PayloadSpec, StageMetadata};
 

@@ -48,7 +48,9 @@ mod pairs;
 mod rows;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
+mod words;
 
 pub use boundary::Cut;
 pub use group::TensorGroup;
 pub(crate) use holders::Holders;
+pub(crate) use words::own_ids;

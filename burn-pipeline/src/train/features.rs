@@ -6,7 +6,8 @@
 
 use std::fmt;
 
-/// A choice of the builder, or a call, that not every other one goes with.
+/// A choice of the builder, or a call, that not every other one goes with. The guide's chapter
+/// [`numbers`](crate::_guide::numbers) lists the pairs that are refused, with the reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Feature {

@@ -26,47 +26,7 @@ use std::sync::Arc;
 /// A pipeline with its ranks as threads of this process ([`Builder::build`](crate::Builder::build)), or one rank of
 /// several processes ([`Builder::build_rank`](crate::Builder::build_rank)).
 ///
-/// ```
-/// use burn::module::Module;
-/// use burn::nn::{Linear, LinearConfig};
-/// use burn::optim::SgdConfig;
-/// use burn::tensor::{Device, Tensor};
-/// use burn_pipeline::schedule::{GPipe, Size};
-/// use burn_pipeline::stage::{Batch, Stage, StageBox};
-/// use burn_pipeline::train::Pipeline;
-///
-/// #[derive(Module, Debug)]
-/// struct Layer {
-///     linear: Linear,
-/// }
-///
-/// impl Stage for Layer {
-///     type Input = Tensor<2>;
-///     type Extra = ();
-///     type Output = Tensor<2>;
-///
-///     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
-///         self.linear.forward(x)
-///     }
-/// }
-///
-/// let mut pipeline = Pipeline::builder()
-///     .schedule(GPipe, Size::new(2, 4))
-///     .stages(|at| {
-///         let layer = Layer { linear: LinearConfig::new(3, 3).init(&at.device) };
-///         match at.is_last() {
-///             false => StageBox::new(layer),
-///             true => StageBox::with_loss(layer, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
-///         }
-///     })
-///     .optimizer(|| SgdConfig::new().init())
-///     .build()?;
-/// let x = Tensor::<2>::ones([8, 3], &Device::flex());
-/// let first = pipeline.step(Batch::new(x.clone()).target(x.clone()), 0.1)?;
-/// let second = pipeline.step(Batch::new(x.clone()).target(x), 0.1)?;
-/// assert!(second.loss < first.loss);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// The crate's [first page](crate) has an example, and [`Batch`](crate::Batch) is what its steps take.
 #[derive(Debug)]
 pub struct Pipeline {
     pub(super) ranks: Ranks,

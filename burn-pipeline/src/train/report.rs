@@ -6,11 +6,8 @@ use crate::stage::{ActivationBytes, Microbatches};
 use crate::train::batch_gradients::BatchGradients;
 use crate::train::gradient_error::GradientError;
 use crate::train::non_finite::NonFinite;
-use crate::train::step::BatchOutcome;
-use burn_pipeline_plan::plan::StageId;
 use burn_pipeline_plan::simulate::{IdlePeriod, idle_periods};
 use burn_pipeline_plan::trace::{Event, Track};
-use std::collections::BTreeMap;
 
 /// The report of [`Pipeline::step`](crate::train::Pipeline::step).
 #[derive(Debug, Clone)]
@@ -139,32 +136,6 @@ impl StepReport {
         self.timeline.exposed_times().iter().for_each(|wait| seconds[wait.event.rank] += wait.exposed);
         seconds
     }
-
-    /// Adds one rank's report; ranks come in order.
-    pub(super) fn add(&mut self, outcome: BatchOutcome) {
-        let BatchOutcome { run, loss, non_finite, scale } = outcome;
-        (self.loss, self.skipped, self.losses, self.observed) = (loss, non_finite, run.losses, run.observed);
-        self.outputs.extend(run.outputs);
-        if let Some(of_batch) = &mut self.of_batch {
-            of_batch.computed.extend(run.of_batch);
-            of_batch.scale = scale;
-        }
-        let measured = run.measured;
-        self.peak_held.push(measured.peak_held);
-        self.peak_held_bytes.push(measured.peak_held_bytes);
-        for (stage, bytes) in measured.activations {
-            let largest = &mut self.activations[stage.index()];
-            *largest = Some(bytes).max(*largest);
-        }
-        self.timeline.events.extend(measured.events);
-        raise(&mut self.message_bytes, measured.message_bytes);
-        raise(&mut self.skip_bytes, measured.skip_bytes);
-    }
-}
-
-/// Keeps the larger number of each stage.
-fn raise(largest: &mut [usize], bytes: BTreeMap<StageId, usize>) {
-    bytes.into_iter().for_each(|(stage, bytes)| largest[stage.index()] = bytes.max(largest[stage.index()]));
 }
 
 /// The evaluation results that a process wants.

@@ -40,5 +40,5 @@ pub(crate) use group::{StageGroups, VocabularyGroup};
 pub(crate) use head::{InputParts, SavedScores, input_gradient, join, score};
 pub use layers::Vocabulary;
 pub(crate) use layers::is_ids;
-pub(crate) use own::{OwnIds, own_ids};
+pub(crate) use own::OwnIds;
 pub(crate) use piece::Piece;

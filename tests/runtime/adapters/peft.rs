@@ -144,6 +144,43 @@ fn an_export_of_adapters_that_would_lack_a_trained_parameter_is_refused_by_name(
     pipeline.export_as(folder.path().join("merged"), Export::from(burn::store::IdentityAdapter).merged()).unwrap();
 }
 
+/// One weight at two paths, with an adapter at each.
+#[derive(Module, Debug)]
+struct Twice {
+    to: Linear,
+    from: Linear,
+}
+
+#[test]
+fn a_weight_that_has_other_adapters_at_another_path_is_merged_at_both() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    let twice = |at: &LayerContext| {
+        let to = LinearConfig::new(WIDTH, WIDTH).with_bias(false).init(&at.device);
+        Twice { from: to.clone(), to }.apply_lora(Lora::new(RANK, ALPHA))
+    };
+    let layer = Layer::new("twice", twice, |own: &Twice, x| own.from.forward(own.to.forward(x)));
+    let builder = Pipeline::builder().layers(Sequential::new().then(layer).loss(loss)).devices(vec![device()]);
+    let builder = builder.schedule("1F1B", Size::new(1, 2)).optimizer(|| AdamWConfig::new().init());
+    let mut pipeline = builder.build().unwrap();
+    (0..3).for_each(|at| drop(pipeline.step(batch(at), 1e-1).unwrap()));
+    let whole = named(&mut pipeline);
+    pipeline.export_as(&file, Export::from(burn::store::IdentityAdapter).merged()).unwrap();
+    let merged = stored(&file);
+    for of in ["to", "from"] {
+        let (_, values) = &merged[&format!("twice.{of}.weight")];
+        let factor = |side: &str| &whole[&format!("twice.{of}.weight.lora.{side}")];
+        let (a, b) = (factor("a"), factor("b"));
+        for (place, value) in values.iter().enumerate() {
+            let (row, column) = (place / WIDTH, place % WIDTH);
+            let product: f32 = (0..RANK).map(|rank| a[row * RANK + rank] * b[rank * WIDTH + column]).sum();
+            let expected = whole["twice.to.weight"][place] + (ALPHA / RANK as f64) as f32 * product;
+            assert!((value - expected).abs() < 1e-5, "{of}: {value} for {expected}");
+        }
+    }
+    assert!(merged["twice.to.weight"] != merged["twice.from.weight"]);
+}
+
 #[test]
 fn a_rank_or_scale_that_is_not_the_model_s_is_refused_with_both_numbers() {
     let folder = tempdir().unwrap();

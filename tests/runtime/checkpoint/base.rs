@@ -104,6 +104,29 @@ fn what_differs_from_the_base_is_written() {
 }
 
 #[test]
+fn a_layer_that_was_frozen_later_keeps_its_moments_over_a_base() {
+    let folder = tempdir().unwrap();
+    let mut pipeline = builder(3, "1F1B", 2).build().unwrap();
+    step(&mut pipeline, 0);
+    pipeline.replace_layer(0, |layer: Linear, _: &LayerContext| layer.no_grad()).unwrap();
+    let base = pipeline.save(&Checkpoints::new(folder.path().join("base")), &()).unwrap();
+    let over = Checkpoints::new(folder.path().join("tuned")).over(&Checkpoint::open(base).unwrap());
+    step(&mut pipeline, 1);
+    pipeline.save(&over, &()).unwrap();
+    let mut second = builder(8, "GPipe", 1).build().unwrap();
+    second.replace_layer(0, |layer: Linear, _: &LayerContext| layer.no_grad()).unwrap();
+    second.load(&over.latest().unwrap()).unwrap();
+    let again = second.save(&Checkpoints::new(folder.path().join("again")), &()).unwrap();
+    let fields = |checkpoint: &Checkpoint| -> BTreeMap<String, usize> {
+        let entries = checkpoint.parameters().iter();
+        entries.map(|entry| (entry.names[0].clone(), entry.optimizer_fields().count())).collect()
+    };
+    let (saved, loaded) = (fields(&over.latest().unwrap()), fields(&Checkpoint::open(again).unwrap()));
+    assert!(saved.iter().any(|(name, fields)| name.starts_with("layers.0") && *fields > 0), "{saved:?}");
+    assert_eq!(loaded, saved);
+}
+
+#[test]
 fn a_checkpoint_is_refused_without_its_base_or_over_another() {
     let folder = tempdir().unwrap();
     let (mut pipeline, base, checkpoints) = started(&folder);

@@ -106,6 +106,38 @@ fn another_process_that_saves_into_the_folder_is_refused_until_the_first_is_gone
 }
 
 #[test]
+fn another_pipeline_of_the_process_shares_a_folder_only_to_go_on_from_it() {
+    let folder = tempdir().unwrap();
+    let checkpoints = Checkpoints::new(folder.path()).keep(1);
+    let first = saved_at(&checkpoints, &[1]);
+    let mut second = CUT.pipeline();
+    let error = second.save(&checkpoints, &()).unwrap_err();
+    assert!(matches!(error, CheckpointError::InUse { .. }), "{error}");
+    assert_eq!(names(&checkpoints), ["step-00000001"]);
+    second.load(&checkpoints.latest().unwrap()).unwrap();
+    save_at(&mut second, &checkpoints, 2);
+    assert_eq!(names(&checkpoints), ["step-00000002"]);
+    drop(first);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_is_opened_by_a_link_is_one_of_its_folder() {
+    let folder = tempdir().unwrap();
+    let root = folder.path().join("saved");
+    let checkpoints = Checkpoints::new(&root);
+    let mut pipeline = saved_at(&checkpoints, &[1, 3]);
+    let link = folder.path().join("best");
+    std::os::unix::fs::symlink(root.join("step-00000001"), &link).unwrap();
+    let linked = Checkpoint::open(&link).unwrap();
+    let error = pipeline.save(&checkpoints.clone().over(&linked), &()).unwrap_err();
+    assert!(matches!(error, CheckpointError::Base { .. }), "{error}");
+    pipeline.load(&linked).unwrap();
+    save_at(&mut pipeline, &checkpoints.clone().keep(2), 2);
+    assert_eq!(names(&checkpoints), ["step-00000001", "step-00000002"]);
+}
+
+#[test]
 fn what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_the_next_save() {
     let folder = tempdir().unwrap();
     let (checkpoints, mut pipeline) = (Checkpoints::new(folder.path()), CUT.pipeline());

@@ -7,8 +7,9 @@ use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::execute::ExecuteError;
 use burn_pipeline::schedule::GPipe;
-use burn_pipeline::stage::{SharedError, StageBox};
+use burn_pipeline::stage::{ReplaceError, SharedError, StageBox};
 use burn_pipeline::train::{BuildError, Builder, Pipeline, PipelineError, SharedParameter, StageContext};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Factory = fn(&StageContext) -> StageBox;
@@ -84,27 +85,41 @@ fn a_copy_that_is_frozen_while_others_are_trained_is_refused() {
     assert!(matches!(&error, SharedError::Unlike { got, .. } if got.ends_with("frozen")), "{error}");
 }
 
+static ONE: LazyLock<Param<Tensor<2>>> =
+    LazyLock::new(|| table(1, SMALL.vocab, SMALL.width, &Device::flex().autodiff()));
+
+/// Parts of a whole model, whose one table is at both ends.
+fn stages_of_one(at: &StageContext, change: fn(Param<Tensor<2>>) -> Param<Tensor<2>>) -> StageBox {
+    let (mut part, table) = (part(SMALL, at), change(ONE.clone()));
+    match at.is_last() {
+        false => {
+            part.token = Some(table);
+            StageBox::new(part)
+        }
+        true => {
+            part.scores = Some(table);
+            StageBox::with_loss(part, loss)
+        }
+    }
+}
+
 #[test]
 fn one_identifier_on_two_stages_without_a_declaration_is_refused() {
-    // Hands out parts of a whole model, whose one table is at both ends.
-    let whole: Param<Tensor<2>> = table(1, SMALL.vocab, SMALL.width, &Device::flex().autodiff());
-    let stages = move |at: &StageContext| {
-        let mut part = part(SMALL, at);
-        match at.is_last() {
-            false => {
-                part.token = Some(whole.clone());
-                StageBox::new(part)
-            }
-            true => {
-                part.scores = Some(whole.clone());
-                StageBox::with_loss(part, loss)
-            }
-        }
-    };
-    let error = refused(builder(stages.clone()));
+    let stages = |at: &StageContext| stages_of_one(at, |table| table);
+    let error = refused(builder(stages));
     let expected =
         SharedError::Undeclared { first_stage: 0, first_path: "token".into(), stage: 1, path: "scores".into() };
     assert_eq!(error, expected);
+    // Frozen on both stages they stay equal, but one cannot be trained later.
+    let mut frozen = builder(|at| stages_of_one(at, |table| table.set_require_grad(false))).build().unwrap();
+    let thawed = frozen.replace_module(0, |mut part: Tied, _: &StageContext| {
+        part.token = part.token.map(|table| table.set_require_grad(true));
+        part
+    });
+    let Err(PipelineError::Replace { source: ReplaceError::Elsewhere { path }, .. }) = thawed else {
+        panic!("{thawed:?}")
+    };
+    assert_eq!(path, "token");
     // Declared as tied, it trains.
     let mut pipeline = builder(stages).share(tables()).build().unwrap();
     pipeline.step(Text::new(SMALL, 4, 1).batch(), RATE).unwrap();

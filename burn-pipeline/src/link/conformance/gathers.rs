@@ -1,7 +1,8 @@
 //! Cases of gathers: every rank gets what every rank gave.
 
 use super::material::deadline;
-use crate::link::{Link, gather};
+use crate::link::gather::gather;
+use crate::link::link_trait::Link;
 use std::time::Duration;
 
 pub(super) fn gathers(link: &mut dyn Link) {

@@ -1,6 +1,7 @@
 //! Shared helpers of the cases: deadlines, headers, and payloads whose every bit is known.
 
-use crate::link::{Header, Link, Message, MessageKind};
+use crate::link::header::{Header, Message, MessageKind};
+use crate::link::link_trait::Link;
 use crate::payload::{AnyTensor, Boundary, Payload, PayloadSpec, TensorKind};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use burn_pipeline_plan::plan::StageId;

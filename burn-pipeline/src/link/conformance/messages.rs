@@ -1,7 +1,8 @@
 //! Cases of messages from one rank to another: their order, their contents, and when they travel.
 
 use super::material::{assert_same, barrier, deadline, header, message, mixed_payload, numbers, others};
-use crate::link::{Header, Link, Message, MessageKind};
+use crate::link::header::{Header, Message, MessageKind};
+use crate::link::link_trait::Link;
 use crate::payload::{Boundary, Payload};
 use burn_pipeline_plan::plan::StageId;
 use std::time::{Duration, Instant};

@@ -135,9 +135,10 @@ impl Contents {
         self.inbox[from].clear();
     }
 
-    /// The first rank that has not begun to recover.
+    /// A rank that has not begun to recover: the first that has left, or else the first.
     pub(super) fn not_recovering(&self) -> Option<usize> {
-        self.begun.iter().position(|&begun| begun == self.recovered)
+        let waits = || (0..self.begun.len()).filter(|&rank| self.begun[rank] == self.recovered);
+        waits().find(|&rank| self.closed[rank]).or_else(|| waits().next())
     }
 
     /// Ends the recovery if all ranks have begun it.

@@ -205,10 +205,18 @@ impl AddressTable<'_> {
         let at = (host_name(), listener.local_addr().map_or(0, |address| address.port()));
         let mut acceptor = Acceptor::<Introduction>::start(vec![listener], key.clone(), deadline).map_err(thread)?;
         let mut connections: Connections = addresses.iter().map(|_| None).collect();
-        for (peer, at) in (first..rank).zip(addresses) {
-            let dial = Dial { peer, at, key, admission, deadline };
-            let (stream, ()) = dial.connect(|_| Ok((Introduction { rank }, ())))?;
-            connections[peer - first] = Some(stream);
+        // All at once: an address that does not answer costs each rank some seconds.
+        let dialled = std::thread::scope(|scope| {
+            let dials = (first..rank).zip(addresses).map(|(peer, at)| {
+                let dial = Dial { peer, at, key, admission, deadline };
+                scope.spawn(move || dial.connect(|_| Ok((Introduction { rank }, ()))))
+            });
+            let dials: Vec<_> = dials.collect();
+            dials.into_iter().map(|dial| dial.join()).collect::<Vec<_>>()
+        });
+        for (place, dialled) in dialled.into_iter().enumerate() {
+            let (stream, ()) = dialled.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            connections[place] = Some(stream);
         }
         let above = rank + 1 - first;
         while connections.iter().skip(above).any(Option::is_none) {

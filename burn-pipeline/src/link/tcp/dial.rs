@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(10);
 /// The pause after the other end has failed to prove the secret.
 const LONG_PAUSE: Duration = Duration::from_millis(500);
-/// How long the first attempt waits for the other end's proof. Each attempt that times out doubles the time of the
-/// next one, since the other end's machine may be slow.
+/// How long the first attempts, one at each address, wait for the other end's proof. If one times out, the next ones
+/// wait twice as long, since the other end's machine may be slow.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// How to reach a rank.
@@ -42,6 +42,7 @@ impl Dial<'_> {
         let mut look_ups: Vec<LookUp<'_>> = self.at.iter().map(LookUp::start).collect();
         let (mut last, mut wrong_secret, mut attempt) = (None, false, ATTEMPT);
         loop {
+            let mut timed_out = false;
             for look_up in &mut look_ups {
                 look_up.renew();
                 for place in look_up.usable(self.admission, Instant::now())? {
@@ -55,14 +56,13 @@ impl Dial<'_> {
                             wrong_secret = true;
                         }
                         Err(error) => {
-                            if error.kind() == ErrorKind::TimedOut {
-                                attempt *= 2;
-                            }
+                            timed_out |= error.kind() == ErrorKind::TimedOut;
                             last = Some(error.kind());
                         }
                     }
                 }
             }
+            attempt *= if timed_out { 2 } else { 1 };
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(self.error(last, wrong_secret, &look_ups));

@@ -14,7 +14,8 @@ use burn::tensor::{Device, Shape, Tensor};
 /// A stage that names it among its extras can add gradients of its own that count as the loss's do: anything seeded
 /// with this number is cut, accumulated and scaled like the loss of the same microbatch. It is 1 for
 /// [`Reduction::Sum`] and [`Reduction::Weighted`]; for [`Reduction::Mean`] it is the microbatch's number of samples
-/// relative to the first one's. It is not part of the batch.
+/// relative to the first one's. With a loss scale ([`LossScale`](crate::stage::LossScale)) it is that many times as
+/// large, as all gradients are. It is not part of the batch.
 pub const LOSS_SEED: &str = "burn-pipeline/loss-seed";
 
 /// The value of [`LOSS_SEED`].

@@ -121,7 +121,7 @@ impl Microbatches {
         let extras = batch.extras.iter().map(|(name, extra)| Ok((name.clone(), piece(extra, name)?)));
         let target = batch.target.as_ref().map(|target| piece(target, "the target")).transpose()?;
         let (input, extras) = (piece(&batch.input, "the input")?, extras.collect::<Result<_, _>>()?);
-        Ok(Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new() })
+        Ok(Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new(), misplaced: None })
     }
 
     /// The batch that a microbatch is cut from; the microbatch itself if the batch was given as microbatches.

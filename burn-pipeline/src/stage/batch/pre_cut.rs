@@ -7,7 +7,8 @@ use crate::payload::zeros_like;
 use burn::tensor::Shape;
 
 impl Batch {
-    /// A batch made of given microbatches. Each has its own shape, and counts by its number of samples.
+    /// A batch made of given microbatches. Each has its own shape, target, extras and split rules, and counts by its
+    /// number of samples.
     ///
     /// ```
     /// use burn::tensor::{Device, Int, Tensor};
@@ -27,6 +28,9 @@ impl Batch {
 
     /// Returns the given microbatches, whatever number was requested.
     pub(super) fn cut_given(self) -> Result<Microbatches, MicrobatchError> {
+        if let Some(method) = self.misplaced {
+            return Err(MicrobatchError::Misplaced { method });
+        }
         let (mut bounds, mut targets) = (vec![0], 0);
         for piece in &self.pieces {
             let alone = Batch { pieces: Vec::new(), ..piece.clone() }.cut(1)?;
@@ -60,6 +64,29 @@ impl Microbatches {
         };
         let extras = batch.extras.iter().map(|(name, extra)| (name.clone(), zeros(extra))).collect();
         let (input, target) = (zeros(&batch.input), batch.target.as_ref().map(zeros));
-        Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new() }.cut(count)
+        Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new(), misplaced: None }.cut(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Tensor};
+
+    #[test]
+    fn what_belongs_to_a_microbatch_is_refused_beside_given_ones() {
+        let tensor = || Tensor::<2>::zeros([2, 3], &Device::flex());
+        let given = || Batch::from_microbatches(vec![Batch::new(tensor()), Batch::new(tensor())]);
+        assert!(given().cut(2).is_ok());
+        let refused = [
+            ("target", given().target(tensor())),
+            ("extra", given().extra("mask", tensor())),
+            ("split_input", given().split_input(vec![Split::Dim(1)])),
+            ("split_target", given().split_target(vec![Split::Dim(1)])),
+            ("split_extra", given().split_extra("mask", vec![Split::Dim(1)])),
+        ];
+        for (method, batch) in refused {
+            assert_eq!(batch.cut(2).unwrap_err(), MicrobatchError::Misplaced { method });
+        }
     }
 }

@@ -43,6 +43,12 @@ pub enum MicrobatchError {
     /// An extra that a stage reads is not in the batch.
     #[error("stage {stage} reads the extra `{name}`, which the batch does not hold; add it with `Batch::extra`")]
     MissingExtra { stage: usize, name: String },
+    /// A method was called on a batch of given microbatches.
+    #[error(
+        "`Batch::{method}` was called on a batch of given microbatches (`Batch::from_microbatches`); call it on each \
+         microbatch"
+    )]
+    Misplaced { method: &'static str },
     /// Some given microbatches have a target, and some have none.
     #[error("{targets} of {pieces} microbatches have a target; give one to all or to none")]
     SomeTargets { targets: usize, pieces: usize },

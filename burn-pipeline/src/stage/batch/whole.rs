@@ -17,17 +17,27 @@ pub struct Batch {
     pub(super) early: BTreeMap<Option<String>, Vec<Split>>,
     /// The microbatches, if the batch was given as microbatches; the fields above are then the first one's.
     pub(super) pieces: Vec<Batch>,
+    /// The method that was called on a batch of given microbatches, which each have their own.
+    pub(super) misplaced: Option<&'static str>,
 }
 
 impl Batch {
     /// A batch of inputs for the first stage.
     pub fn new(input: impl Boundary) -> Self {
         let input = Cuttable { payload: input.into_payload(), splits: None };
-        Self { input, target: None, extras: BTreeMap::new(), early: BTreeMap::new(), pieces: Vec::new() }
+        Self {
+            input,
+            target: None,
+            extras: BTreeMap::new(),
+            early: BTreeMap::new(),
+            pieces: Vec::new(),
+            misplaced: None,
+        }
     }
 
     /// Adds the target that the loss compares with.
     pub fn target(mut self, target: impl Boundary) -> Self {
+        self.note("target");
         self.target = Some(Cuttable { payload: target.into_payload(), splits: self.early.remove(&None) });
         self
     }
@@ -35,6 +45,7 @@ impl Batch {
     /// Adds an extra, by name: a value that stages read besides their input (see `Stage::extras`). Plain numbers and
     /// strings are the same for all microbatches, unless the microbatches are given ([`Batch::from_microbatches`]).
     pub fn extra(mut self, name: impl Into<String>, value: impl Boundary) -> Self {
+        self.note("extra");
         let name = name.into();
         let splits = self.early.remove(&Some(name.clone()));
         self.extras.insert(name, Cuttable { payload: value.into_payload(), splits });
@@ -43,12 +54,14 @@ impl Batch {
 
     /// Sets how the input's tensors are cut, one rule per tensor.
     pub fn split_input(mut self, splits: Vec<Split>) -> Self {
+        self.note("split_input");
         self.input.splits = Some(splits);
         self
     }
 
     /// Sets how the target's tensors are cut, one rule per tensor.
     pub fn split_target(mut self, splits: Vec<Split>) -> Self {
+        self.note("split_target");
         match &mut self.target {
             Some(target) => target.splits = Some(splits),
             None => _ = self.early.insert(None, splits),
@@ -58,11 +71,19 @@ impl Batch {
 
     /// Sets how an extra's tensors are cut, one rule per tensor.
     pub fn split_extra(mut self, name: &str, splits: Vec<Split>) -> Self {
+        self.note("split_extra");
         match self.extras.get_mut(name) {
             Some(extra) => extra.splits = Some(splits),
             None => _ = self.early.insert(Some(name.to_owned()), splits),
         }
         self
+    }
+
+    /// Remembers a method that has no meaning for a batch of given microbatches, so that the cut refuses it.
+    fn note(&mut self, method: &'static str) {
+        if !self.pieces.is_empty() {
+            self.misplaced.get_or_insert(method);
+        }
     }
 
     /// The input of all samples.

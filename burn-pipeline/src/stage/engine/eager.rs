@@ -21,9 +21,9 @@ use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
 use crate::ops::{Deferral, HeldOutputs, OutputGradient};
 use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
-use crate::stage::Stage;
 use crate::stage::batch::LossPart;
 use crate::stage::error::StageError;
+use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::{GradientStore, WeightGradients, each_float};
 use burn::backend::autodiff::grads::Gradients as GraphGradients;
@@ -95,9 +95,9 @@ impl Eager {
         Self { defers, ..self }
     }
 
-    /// Sets whether other ranks wait for this one inside its forwards.
-    pub(crate) fn awaited(mut self, awaited: bool) -> Self {
-        self.seeded.awaited = awaited;
+    /// Sets whether other ranks wait for this one inside its forwards: always, and if they draw from a seed.
+    pub(crate) fn awaited(mut self, always: bool, if_seeded: bool) -> Self {
+        (self.seeded.awaited, self.seeded.awaited_if_seeded) = (always, if_seeded);
         self
     }
 

@@ -2,9 +2,9 @@
 
 use super::call::ForwardCall;
 use crate::payload::{Boundary, BoundaryError, Kinds, Payload};
-use crate::stage::Stage;
-use crate::stage::batch::Loss;
+use crate::stage::batch::{Loss, Weight};
 use crate::stage::error::StageError;
+use crate::stage::module::Stage;
 use burn::module::Module;
 use burn::tensor::GradientCheckpointingStrategy;
 use std::cell::Cell;
@@ -167,9 +167,12 @@ impl<M: Stage> StageFunction<M> {
     pub(crate) fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<Loss, StageError> {
         let loss = self.loss.as_ref().ok_or(StageError::NoLoss)?;
         let loss = loss(output, target.ok_or(StageError::NoTarget)?).map_err(StageError::Target)?;
-        match loss.value.dims() {
-            [1] => Ok(loss),
-            shape => Err(StageError::LossShape { shape: shape.to_vec() }),
+        match (loss.value.dims(), &loss.weight) {
+            ([1], Some(Weight::Device(weight))) if weight.shape().num_elements() != 1 => {
+                Err(StageError::WeightShape { shape: weight.shape().to_vec() })
+            }
+            ([1], _) => Ok(loss),
+            (shape, _) => Err(StageError::LossShape { shape: shape.to_vec() }),
         }
     }
 

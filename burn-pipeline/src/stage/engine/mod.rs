@@ -1,7 +1,7 @@
 //! The ways to run a stage's forwards and backwards, all with the same numbers.
 //!
 //! Reading order: [`call`] (what forwards and backwards take and return), [`function`] (module and loss as one function
-//! of tensors), [`contract`] (what an engine offers), [`members`] (the other ranks that hold the stage), [`recording`]
+//! of tensors), [`contract`] (what an engine offers), [`recording`]
 //! (a forward and its backward as a list of operations), [`casts`] (types that the device does not compute in),
 //! [`seeded`] (random numbers of eager forwards), [`eager`] (Burn's autodiff), [`captured`] (replayed programs),
 //! [`recompute`] (around either of them), [`work`] (forwards and backwards in pieces), [`report`].
@@ -12,7 +12,6 @@ mod casts;
 mod contract;
 mod eager;
 mod function;
-mod members;
 mod recompute;
 mod recording;
 mod report;
@@ -27,7 +26,6 @@ pub(super) use eager::Eager;
 pub(crate) use function::{
     BatchChecks, LossFunction, PayloadCheck, StageCode, StageFunction, check, depends_on_microbatch, microbatch,
 };
-pub(crate) use members::Members;
 pub(super) use recompute::Recompute;
 pub use report::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub(crate) use work::{Direction, Started};

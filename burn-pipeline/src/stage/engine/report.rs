@@ -16,11 +16,9 @@ use serde::{Deserialize, Serialize};
 /// loop would: annealed fields, flags, atomics, counters, the state of a loss closure. Backwards and recomputations
 /// run none of the user's code. The costs:
 ///
-/// - Recording a forward that is known: 1.1 ms for a transformer block of width 256 (202 operations), whose forward
-///   and backward over 512 tokens take 239 ms on a processor (0.5 %, in a development build); 0.1 ms for a small
-///   stack of layers, which is as long as it computes.
-/// - Recording a new forward: 26 ms more for that block. A value that changes with every step costs this in each
-///   step, and `tracing` reports it once; given to the batch as a tensor
+/// - Recording takes as long as a small stack of layers computes, and 0.5 % of a transformer block's time
+///   (`docs/decisions/011-record-every-forward.md`). New programs take longer. A value that changes with every step needs them in
+///   each step, and `tracing` reports it once; given to the batch as a tensor
 ///   ([`Stage::Extra`](crate::stage::Stage::Extra)) it costs nothing. `Tuning::captured_programs` bounds how many
 ///   programs are kept.
 /// - If stages read nothing that changes, most forwards need no recording
@@ -36,8 +34,10 @@ use serde::{Deserialize, Serialize};
 /// - runs an operation that Burn's capture does not know.
 ///
 /// A refusal is found by trying, and holds for the stage from then on. The trial has run some of the stage's code,
-/// and the eager forward then runs all of it. So a counter counts once too often, unless the stage implements
-/// [`Stage::skip_capture`](crate::stage::Stage::skip_capture) and is not tried.
+/// and the eager forward then runs all of it. So a counter counts once too often, and a cache outside of the module
+/// that the forward fills (an `Arc<OnceLock<Tensor>>`) is left with a tensor without values, which later forwards
+/// cannot use: fill it when the stage is made, or implement
+/// [`Stage::skip_capture`](crate::stage::Stage::skip_capture), so that the stage is not tried.
 ///
 /// Two things are not detected. A forward that reads a value with `try_into_data`, and goes on without it when that
 /// fails, is captured the way it went on. And state that a forward changes in the module itself, not behind a pointer

@@ -22,8 +22,8 @@ use super::call::ForwardCall;
 use super::function::StageCode;
 use super::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::payload::AnyTensor;
-use crate::stage::Stage;
 use crate::stage::error::StageError;
+use crate::stage::module::Stage;
 use crate::stage::random::{Drawn, ForwardSeed, RngProbe, device_generator, drawing};
 use crate::stage::state::{Names, each_float, named_weights, with_weights};
 use burn::module::{Module, ParamId};
@@ -61,8 +61,11 @@ pub(super) fn refuse_draws(recorded: &Recorded, seeded: bool) -> Result<(), Stag
 #[derive(Default)]
 pub(super) struct SeededDraws {
     pub(super) seed: ForwardSeed,
-    /// True if other ranks wait for this one inside its forwards.
+    /// True if other ranks wait for this one inside its forwards: its tensor-parallel group.
     pub(super) awaited: bool,
+    /// True if expert-parallel replicas do. Without a seed, forwards do not take turns at the device's generator, so
+    /// none of them can wait for that.
+    pub(super) awaited_if_seeded: bool,
     capture: Option<Device>,
     /// What forwards draw that were recorded, and whose types were checked.
     pub(super) known: HashMap<Signature, Drawn>,
@@ -88,7 +91,8 @@ impl SeededDraws {
         call: ForwardCall,
         mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
     ) -> Result<T, StageError> {
-        if self.awaited {
+        // A checkpoint may bring a seed.
+        if self.awaited || self.awaited_if_seeded && self.seed.is_set() {
             return self.run_awaited(code, call, run);
         }
         let Some(seed) = self.seed.of(call.microbatch) else { return run(call) };

@@ -19,6 +19,7 @@ use crate::stage::state::{
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
+use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A stage of any module type, as the executor uses it: payloads and gradients go in and out.
@@ -232,7 +233,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
         }
         let kept = Self::taken(&mut self.module)?;
         let module = self.masters.widened(kept.clone());
-        let known = trained(&module);
+        let (known, ids) = (trained(&module), parameter_ids(&module));
         // Unwind safety: the old module stays, and the panic continues.
         match catch_unwind(AssertUnwindSafe(|| after_step(module, observed))) {
             Ok((_, false)) => {
@@ -243,7 +244,14 @@ impl<M: Stage> ErasedStage for Typed<M> {
                 self.follows_rule = Some(true);
                 let module = self.masters.narrowed(module);
                 self.module = as_leaves(module, &known).map(|module| self.rounded(module));
-                Self::present(&self.module).map(drop)
+                let renamed = parameter_ids(Self::present(&self.module)?) != ids;
+                if renamed {
+                    // Recordings give gradients by the identifiers of before.
+                    let (split, splits, keep_outputs) = self.chosen;
+                    self.forward_state = OnceCell::new();
+                    self.choose_engine(split, splits, keep_outputs);
+                }
+                Ok(())
             }
             Err(panic) => {
                 self.module = Ok(kept);

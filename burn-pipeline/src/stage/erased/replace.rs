@@ -10,6 +10,7 @@
 //!    module is left.
 
 use super::typed::Typed;
+use super::weights::StageWeights;
 use crate::payload::computes_in;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
@@ -78,7 +79,7 @@ pub enum ReplaceError {
          checkpoint, and build a pipeline with the new module"
     )]
     Shared { path: String },
-    /// A fresh parameter is also on another stage.
+    /// A parameter that is new, or trained from now on, is also on another stage.
     #[error(
         "`{path}` is also a parameter of another stage, by its identifier, and each copy would be trained on its own; \
          give it an identifier of its own"
@@ -110,9 +111,10 @@ pub(crate) struct Offered {
 }
 
 impl Offered {
-    /// The new module's parameters that the old one does not have.
+    /// The new module's parameters that the old one does not have, or does not train.
     pub(crate) fn fresh(&self) -> impl Iterator<Item = &NamedParameter> {
-        self.after.iter().filter(|new| !self.before.iter().any(|old| old.id == new.id))
+        let is_known = |new: &NamedParameter, old: &NamedParameter| old.id == new.id && old.trainable >= new.trainable;
+        self.after.iter().filter(move |new| !self.before.iter().any(|old| is_known(new, old)))
     }
 
     /// Returns an error for the first parameter that stays but has another shape or element type.
@@ -141,6 +143,8 @@ pub(crate) trait ReplaceModule {
 impl<M: Stage> ReplaceModule for Typed<M> {
     fn offer_module(&mut self, change: &dyn Any, device: &Device) -> Result<Option<Offered>, ReplaceError> {
         let Ok(old) = self.whole() else { return Ok(None) };
+        // Copies of a module share their running statistics, which the function may change before it fails.
+        self.before_offer = self.forward_state().into_iter().map(|weight| (weight.id, weight.value)).collect();
         let Some(new) = changed(old.clone(), change) else { return Ok(None) };
         let (new, names) = (as_leaves(new, &trained(&old)).map_err(Box::new)?, &self.options.names);
         let offered = Offered { before: named_parameters(&old, names), after: named_parameters(&new, names) };
@@ -168,6 +172,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 
     fn adopt_module(&mut self) {
         let Some(new) = self.replacement.take() else { return };
+        self.before_offer.clear();
         (self.forward_state, self.masters.ruled) = (OnceCell::new(), None);
         self.module = Ok(self.rounded(new));
         self.forget();
@@ -177,6 +182,10 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 
     fn withdraw_module(&mut self) {
         self.replacement = None;
+        let before = std::mem::take(&mut self.before_offer);
+        if !before.is_empty() {
+            self.change(|module| with_weights(module, &before));
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub(in crate::stage) struct Typed<M: Stage> {
     pub(super) follows_rule: Option<bool>,
     /// The offered module, until every rank has found its own to fit.
     pub(super) replacement: Option<M>,
+    /// What forwards can change, as it was before a replacement was offered.
+    pub(super) before_offer: HashMap<ParamId, AnyTensor>,
     /// Offered weights and optimizer of a checkpoint, until every rank has found its part readable.
     pub(super) offered: Option<(HashMap<ParamId, AnyTensor>, Option<ModuleOptimizer>)>,
 }
@@ -51,6 +53,7 @@ impl<M: Stage> Typed<M> {
             chosen: (SplitBackward::default(), false, false),
             follows_rule: None,
             replacement: None,
+            before_offer: HashMap::new(),
             offered: None,
         }
     }
@@ -111,8 +114,10 @@ impl<M: Stage> Typed<M> {
     pub(super) fn choose_engine(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
         self.chosen = (split, splits, keep_outputs);
         let options = &self.options;
-        let eager =
-            |reason| Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits).awaited(options.awaited);
+        let eager = |reason| {
+            let engine = Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
+            engine.awaited(options.grouped, options.spread)
+        };
         self.function.keep_output(options.outputs);
         let captured = |strict| Box::new(Captured::new(strict, options, eager("it cannot be captured")));
         let engine: Box<dyn Engine<M>> = match (split, splits) {

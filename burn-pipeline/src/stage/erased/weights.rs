@@ -5,8 +5,8 @@ use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
-    NamedParameter, NamedWeight, ParameterState, StageState, float_weights, forward_state, named_parameters,
-    named_weights, optimizer_state, with_optimizer_state, with_weights,
+    NamedParameter, NamedWeight, ParameterState, StageState, float_weights, forward_state, merged_weights,
+    named_parameters, named_weights, optimizer_state, values, with_optimizer_state, with_weights,
 };
 use burn::module::{Module, ParamId};
 use std::any::Any;
@@ -20,6 +20,8 @@ pub(crate) trait StageWeights {
     fn trains(&self) -> bool {
         self.named_parameters().iter().any(|parameter| parameter.trainable)
     }
+    /// The value of every parameter of integers or truth values, in visiting order.
+    fn buffers(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Replaces the value of every float parameter, in visiting order.
     fn set_weights(&mut self, weights: Vec<AnyTensor>);
     /// The value of every float parameter as forwards use it, in visiting order: without a
@@ -62,6 +64,11 @@ pub(crate) trait StageWeights {
 impl<M: Stage> StageWeights for Typed<M> {
     fn named_parameters(&self) -> Vec<NamedParameter> {
         self.whole().map(|module| named_parameters(&module, &self.options.names)).unwrap_or_default()
+    }
+
+    fn buffers(&self) -> Vec<(ParamId, AnyTensor)> {
+        let all = self.module.as_ref().map(values).unwrap_or_default();
+        all.into_iter().filter(|(_, value)| !value.dtype().is_float()).collect()
     }
 
     fn set_weights(&mut self, weights: Vec<AnyTensor>) {
@@ -115,7 +122,7 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn merged_weights(&self) -> Vec<NamedWeight> {
-        self.whole().map(|module| named_weights(&module.materialize(), &self.options.names)).unwrap_or_default()
+        self.whole().map(|module| merged_weights(module, &self.options.names)).unwrap_or_default()
     }
 
     fn forward_state(&self) -> Vec<NamedWeight> {

@@ -15,7 +15,9 @@
 //! 3. A node that counts as frozen (`Param::initialized` forgets) is refused by name, as nothing says whether it is
 //!    to be trained.
 //!
-//! Quantised parameters, which have no gradient, no zeros and no plain view, are refused in the same pass.
+//! Refused in the same pass: quantised parameters, which have no gradient, no zeros and no plain view; and a parameter
+//! that is trained at one path and frozen at another. A clone keeps identifiers, so the frozen clone would be taken for
+//! the trained parameter, and follow it ([`untied`](super::untied) makes a clone that does not).
 
 use super::each::{AnyParam, each_float, with_each};
 use crate::payload::AnyTensor;
@@ -66,12 +68,20 @@ impl Standing {
 /// trained.
 pub(in crate::stage) fn as_leaves<M: Module>(module: M, known: &HashMap<ParamId, bool>) -> Result<M, StageError> {
     let (mut leaves, mut refused) = (HashMap::new(), None);
+    let mut first: HashMap<ParamId, (String, bool)> = HashMap::new();
     each_float(&module, |place, param| {
         let value = param.base();
         if matches!(value.dtype(), DType::QFloat(_)) {
             let path = place.path().into();
             refused.get_or_insert(StageError::Quantised { path, dtype: value.dtype() });
             return;
+        }
+        let (path, trains) = (place.path(), Standing::of(param) != Standing::Frozen);
+        let (other, same) = first.entry(param.id()).or_insert_with(|| (path.clone(), trains));
+        if *same != trains {
+            let [trained, frozen] =
+                if trains { [&path, other] } else { [other, &path] }.map(|path| path.as_str().into());
+            refused.get_or_insert(StageError::HalfFrozen { trained, frozen });
         }
         let is_node = value.is_tracked() && !param.is_trained();
         let Some(strategy) = value.device().gradient_checkpointing_strategy().filter(|_| is_node) else { return };

@@ -3,8 +3,8 @@
 use super::each::{each_float, with_each};
 use super::names::Names;
 use crate::payload::AnyTensor;
-use burn::module::{Module, ParamId};
-use burn::tensor::DType;
+use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
+use burn::tensor::{Bool, DType, Int, Tensor};
 use std::collections::HashMap;
 
 /// One float parameter of a module.
@@ -62,6 +62,46 @@ pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
             None
         }
     })
+}
+
+/// A module like this one whose parameters have identifiers of their own, to be frozen or trained apart from it: the
+/// reference model of a preference loss, or the target of a moving average. What has one identifier at several paths
+/// still has one.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::LinearConfig;
+/// use burn::tensor::Device;
+/// use burn_pipeline::stage::untied;
+/// let policy = LinearConfig::new(4, 4).init(&Device::flex());
+/// let reference = untied(policy.clone()).no_grad();
+/// assert_ne!(policy.weight.id, reference.weight.id);
+/// ```
+pub fn untied<M: Module>(module: M) -> M {
+    struct Untied(HashMap<ParamId, ParamId>);
+
+    impl Untied {
+        fn renamed<T: Parameter>(&mut self, param: Param<T>) -> Param<T> {
+            let (id, value, mapper) = param.consume();
+            Param::from_mapped_value(*self.0.entry(id).or_default(), value, mapper)
+        }
+    }
+
+    impl ModuleMapper for Untied {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            self.renamed(param)
+        }
+
+        fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+            self.renamed(param)
+        }
+
+        fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+            self.renamed(param)
+        }
+    }
+
+    module.map(&mut Untied(HashMap::new()))
 }
 
 /// The identifiers of a module's float parameters, in visiting order.

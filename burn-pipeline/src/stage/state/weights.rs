@@ -47,6 +47,26 @@ pub fn named_weights<M: Module>(module: &M, names: &Names) -> Vec<NamedWeight> {
     weights
 }
 
+/// Like [`named_weights`], with adapters added to the weights that they adapt. A parameter with several paths that has
+/// other values at some of them, because an adapter adapts it there alone, comes once for each value.
+pub(in crate::stage) fn merged_weights<M: Module>(module: M, names: &Names) -> Vec<NamedWeight> {
+    let merged = module.materialize();
+    let mut weights = named_weights(&merged, names);
+    let first = |id: ParamId, weights: &[NamedWeight]| weights.iter().position(|weight| weight.id == id);
+    each(&merged, |place, param| {
+        let Some(known) = first(param.id(), &weights).filter(|&known| weights[known].names.len() > 1) else { return };
+        let (path, value) = (place.path(), param.base().inner());
+        let (name, bytes) =
+            (names.in_model(&path), |value: &AnyTensor| value.to_data().map(|data| data.as_bytes().to_vec()));
+        if path != weights[known].path && bytes(&value) != bytes(&weights[known].value) {
+            weights[known].names.retain(|other| *other != name);
+            let containers = place.containers.clone();
+            weights.push(NamedWeight { id: param.id(), path, names: vec![name], containers, value });
+        }
+    });
+    weights
+}
+
 /// The value of every parameter and buffer as it is stored, in visiting order; one with several paths comes once for
 /// each. Initialises lazy ones.
 pub(in crate::stage) fn values<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {

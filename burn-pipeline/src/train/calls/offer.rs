@@ -9,6 +9,7 @@ use crate::tensor_parallel::TensorGroup;
 use crate::train::context::StageContext;
 use crate::train::control::{Call, Command, exchange_facts, gather_results};
 use crate::train::facts::StageFacts;
+use crate::train::shared::Sharing;
 use crate::train::step::{Rank, caught};
 use burn_pipeline_plan::cost::Partition;
 use burn_pipeline_plan::plan::StageId;
@@ -23,7 +24,7 @@ use std::time::Instant;
 pub(super) struct RankOffer {
     /// The parameters of each copy that the rank holds, as text.
     pub(super) copies: Vec<String>,
-    /// Parameters that the old module does not have: id and path.
+    /// Parameters that the old module does not have or does not train, except declared ties: id and path.
     fresh: Vec<(u64, String)>,
     /// The parameters of the rank's other stages.
     others: Vec<u64>,
@@ -76,7 +77,7 @@ impl Command for Offer {
                 continue;
             }
             match self.offer(rank, stage) {
-                Ok(Some(offered)) => offer.add(&offered),
+                Ok(Some(offered)) => offer.add(&offered, rank.sharing()),
                 Ok(None) => {}
                 Err(refused) => return Ok(Err(refused)),
             }
@@ -113,13 +114,14 @@ impl Offer {
 }
 
 impl RankOffer {
-    fn add(&mut self, offered: &Offered) {
+    fn add(&mut self, offered: &Offered, sharing: &Sharing) {
         let described = |p: &NamedParameter| {
             let trained = if p.trainable { "trained" } else { "frozen" };
             format!("`{}` {:?} of {:?}, {trained}", p.path, p.shape, p.dtype)
         };
         self.copies.push(offered.after.iter().map(described).collect::<Vec<_>>().join("; "));
-        self.fresh.extend(offered.fresh().map(|fresh| (fresh.id.val(), fresh.path.clone())));
+        let untied = offered.fresh().filter(|fresh| !sharing.declares(&fresh.path));
+        self.fresh.extend(untied.map(|fresh| (fresh.id.val(), fresh.path.clone())));
     }
 }
 

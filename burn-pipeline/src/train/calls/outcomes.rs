@@ -1,7 +1,10 @@
-//! How ranks in processes exchange the outcome of a batch.
+//! How ranks in processes exchange the outcome of a batch, and how a report is made of all of them.
 
 use crate::execute::{ExecuteError, RankOutcome};
+use crate::train::report::StepReport;
 use crate::train::step::{BatchOutcome, Rank};
+use burn_pipeline_plan::plan::StageId;
+use std::collections::BTreeMap;
 
 /// Gives every rank the outcomes of all ranks: its own unchanged, of others what they measured. Outputs and gradients
 /// of the batch are left out, since they are sent only to ranks that want them.
@@ -25,4 +28,32 @@ pub(super) fn gather_outcomes(rank: &mut Rank, own: BatchOutcome) -> Result<Vec<
         *place = own;
     }
     Ok(outcomes)
+}
+
+impl StepReport {
+    /// Adds one rank's report; ranks come in order.
+    pub(super) fn add(&mut self, outcome: BatchOutcome) {
+        let BatchOutcome { run, loss, non_finite, scale } = outcome;
+        (self.loss, self.skipped, self.losses, self.observed) = (loss, non_finite, run.losses, run.observed);
+        self.outputs.extend(run.outputs);
+        if let Some(of_batch) = &mut self.of_batch {
+            of_batch.computed.extend(run.of_batch);
+            of_batch.scale = scale;
+        }
+        let measured = run.measured;
+        self.peak_held.push(measured.peak_held);
+        self.peak_held_bytes.push(measured.peak_held_bytes);
+        for (stage, bytes) in measured.activations {
+            let largest = &mut self.activations[stage.index()];
+            *largest = Some(bytes).max(*largest);
+        }
+        self.timeline.events.extend(measured.events);
+        raise(&mut self.message_bytes, measured.message_bytes);
+        raise(&mut self.skip_bytes, measured.skip_bytes);
+    }
+}
+
+/// Keeps the larger number of each stage.
+fn raise(largest: &mut [usize], bytes: BTreeMap<StageId, usize>) {
+    bytes.into_iter().for_each(|(stage, bytes)| largest[stage.index()] = bytes.max(largest[stage.index()]));
 }

@@ -54,8 +54,9 @@ impl Checkpoints {
             Some(Base::Pretrained) => return Ok(Some(BaseEntry::Pretrained { stores: given.stores.clone() })),
             Some(Base::Checkpoint(base)) => base,
         };
-        let among = base.folder().parent().and_then(|root| root.canonicalize().ok()) == self.root.canonicalize().ok();
-        if among {
+        // The base may have been opened by a link, or by a name without its folder.
+        let root = base.folder().canonicalize().ok().and_then(|base| base.parent().map(Path::to_owned));
+        if root.is_some_and(|root| self.root.canonicalize().is_ok_and(|own| own == root)) {
             let what = "it is one of the folder's own checkpoints, which may be removed".to_owned();
             return Err(CheckpointError::Base { base: base.folder().to_owned(), what });
         }

@@ -23,7 +23,7 @@ pub(crate) struct Branch {
 impl Branch {
     /// Continues the branch from this checkpoint.
     pub(super) fn goes_on_from(&mut self, folder: &Path, serial: Option<u64>) {
-        let root = folder.parent().and_then(|root| root.canonicalize().ok());
+        let root = folder.canonicalize().ok().and_then(|folder| folder.parent().map(Path::to_owned));
         self.last = root.zip(serial);
     }
 }

@@ -107,12 +107,12 @@ pub enum CheckpointError {
          example `{shown}`; leave it out if nothing has to change"
     )]
     IdleAdapter { shown: String },
-    /// Adapters lack a rule of their base.
+    /// Adapters and their base were loaded by different rules.
     #[error(
-        "the rotary rows of `{name}` were reordered when it was loaded (`Pretrained::halves_to_pairs` or \
-         `pairs_to_halves`), and those of its adapter would not be; give the adapters the same rule, after the renames"
+        "the rotary rows of `{name}` would be {base}, and those of its adapter {adapter}; give both stores the same rule \
+         (`Pretrained::halves_to_pairs` or `pairs_to_halves`), after the renames"
     )]
-    Unturned { name: String },
+    Unturned { name: String, base: String, adapter: String },
     /// The base of a checkpoint is not what it was.
     #[error(
         "the checkpoint leaves out what its base in {} holds, and that cannot be used: {what}; put the base back, or \

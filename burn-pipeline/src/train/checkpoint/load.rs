@@ -63,7 +63,8 @@ impl Pipeline {
             names => Err(CheckpointError::UnknownParameters { names }),
         });
         self.finish(found)?;
-        self.branch.given.turned.clone_from(checkpoint.turned());
+        self.branch.given.turned.clone_from(&checkpoint.manifest.turned);
+        self.branch.given.adapted.clone_from(&checkpoint.manifest.adapted);
         Ok(())
     }
 

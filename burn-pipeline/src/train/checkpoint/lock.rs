@@ -5,8 +5,8 @@
 //!
 //! 1. A pipeline's first save takes an exclusive lock of the file `LOCK` in the folder, and holds it until the pipeline
 //!    is dropped. The system releases it when the process ends, however it ends.
-//! 2. Pipelines of one process share the lock, because a process that resumes may still hold the pipeline that it
-//!    resumes from. Only one of them saves at a time.
+//! 2. A pipeline that goes on from a checkpoint of the folder shares the lock with other pipelines of its process,
+//!    because a process that resumes may still hold the pipeline that it resumes from. Only one saves at a time.
 //! 3. On a file system without locks, it warns and continues.
 
 use super::error::CheckpointError;
@@ -45,13 +45,15 @@ pub(super) struct Saving {
 }
 
 impl FolderLock {
-    /// Starts a save into a folder, and adds the folder's lock to the pipeline's own if it is new.
+    /// Starts a save into a folder, and adds the folder's lock to the pipeline's own if it is new. `last` is the folder
+    /// of the checkpoint that the pipeline saved or loaded last.
     ///
     /// # Errors
-    /// Returns [`CheckpointError::InUse`] if another process has the lock, or another pipeline of this process is
-    /// saving there now.
-    pub(super) fn of(root: &Path, own: &mut Vec<Self>) -> Result<Saving, CheckpointError> {
+    /// Returns [`CheckpointError::InUse`] if another process has the lock, or another pipeline of this process has it
+    /// or is saving there now.
+    pub(super) fn of(root: &Path, own: &mut Vec<Self>, last: Option<&Path>) -> Result<Saving, CheckpointError> {
         let root = root.canonicalize().map_err(CheckpointError::io("locking", root))?;
+        let shares = own.iter().any(|own| own.root == root) || last == Some(&root);
         let mut locked = locked();
         let lock = match locked.entry(root.clone()) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
@@ -61,6 +63,10 @@ impl FolderLock {
         };
         if lock.saving {
             let by = "another pipeline of this process, which is saving now".to_owned();
+            return Err(CheckpointError::InUse { root, by });
+        }
+        if lock.holders > 0 && !shares {
+            let by = "another pipeline of this process (this one has loaded none of its checkpoints)".to_owned();
             return Err(CheckpointError::InUse { root, by });
         }
         lock.saving = true;

@@ -103,6 +103,9 @@ pub(super) struct Manifest {
     /// How the rotary rows of each parameter were reordered, if they were, as far as the job knew.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) turned: BTreeMap<String, Option<Turn>>,
+    /// The same of the adapters of parameters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) adapted: BTreeMap<String, Option<Turn>>,
     pub(super) files: Vec<FileEntry>,
     pub(super) parameters: Vec<ParameterEntry>,
 }
@@ -159,6 +162,7 @@ impl Manifest {
             optimizer: false,
             base: None,
             turned: BTreeMap::new(),
+            adapted: BTreeMap::new(),
             files: Vec::new(),
             parameters: Vec::new(),
         }

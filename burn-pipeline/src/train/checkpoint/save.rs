@@ -48,6 +48,7 @@ impl Pipeline {
         let beside = self.admit(beside)?;
         let mut manifest = Manifest::new(self.progress(), beside, self.plans.name(), self.placement().stages());
         manifest.turned.clone_from(&self.branch.given.turned);
+        manifest.adapted.clone_from(&self.branch.given.adapted);
         let staging = self.begin(checkpoints)?;
         // Every rank has replied, so none is still writing when an error is returned.
         let (base, given) = (checkpoints.base.clone(), self.branch.given.digests.clone());

@@ -92,6 +92,8 @@ impl Save {
             names,
         };
         let in_base = match &self.base {
+            // A parameter that was trained before keeps its state of the optimizer, beside its values.
+            _ if !kept.is_empty() => false,
             None => false,
             Some(Base::Checkpoint(base)) => base.holding(&entry).is_some(),
             Some(Base::Pretrained) => self.given.get(&name).is_some_and(|given| *given == entry.digest),

@@ -7,7 +7,7 @@
 
 use super::digests::HeldDigest;
 use super::error::CheckpointError;
-use super::manifest::{Manifest, ParameterEntry, Turn, dtype_name};
+use super::manifest::{Manifest, ParameterEntry, dtype_name};
 use super::pretrained::is_adapter;
 use super::tensors::{Item, Tensors, write_model};
 use super::types::{as_type_of, fits};
@@ -104,11 +104,6 @@ impl Checkpoint {
     /// The progress of the job.
     pub fn progress(&self) -> Progress {
         self.manifest.progress
-    }
-
-    /// How the rotary rows of its parameters are reordered, as far as its job knew.
-    pub(super) fn turned(&self) -> &BTreeMap<String, Option<Turn>> {
-        &self.manifest.turned
     }
 
     /// Its serial number in its folder.

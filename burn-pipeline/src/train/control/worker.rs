@@ -77,9 +77,11 @@ pub(super) fn run<C: Command>(
     processes: bool,
 ) -> Result<Result<Vec<C::Reply>, PipelineError>, ExecuteError> {
     rank.begin_call();
+    let call = processes.then(|| command.call());
+    let is_local = matches!(call, Some(Call::Local));
     let run = |rank: &mut Rank| {
-        let result = match processes.then(|| command.call()) {
-            Some(call) if !matches!(call, Call::Local) => run_together(rank, command, call),
+        let result = match call {
+            Some(call) if !is_local => run_together(rank, command, call),
             _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
         };
         rank.executor().link().set_activity(Activity::Idle);
@@ -89,7 +91,13 @@ pub(super) fn run<C: Command>(
     let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
     let result = result.unwrap_or_else(|panic| Err(of_panic(rank, C::NAME, panic.as_ref())));
     let result = result.map_err(|error| rank.executor().blame_device(error));
-    result.inspect_err(|error| tell_failure(rank.number(), error)).inspect_err(|error| rank.executor().fail(error))
+    match result.inspect_err(|error| tell_failure(rank.number(), error)) {
+        // No other process takes part in the call, so none has to know.
+        Err(error) if is_local && error.is_of_call() => {
+            Ok(Err(PipelineError::Undone { source: Box::new(error), dropped: false }))
+        }
+        result => result.inspect_err(|error| rank.executor().fail(error)),
+    }
 }
 
 /// The error of a panic that reached this thread: the link's error if a collective raised it, otherwise one that ends

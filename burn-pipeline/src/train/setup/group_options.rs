@@ -25,8 +25,8 @@ impl Builder {
     /// other.
     ///
     /// Numbers equal one device's up to rounding, because sums are added in parts, and are bitwise equal under every
-    /// schedule with `Ordered`. Not supported yet, and refused: replaced modules, [`Builder::vocabulary`],
-    /// [`Builder::input_gradients`] and [`AutoPipeline`](crate::AutoPipeline). Fused actions run one after the other.
+    /// schedule with `Ordered`. [`Feature`](crate::train::Feature) lists what is refused beside it. Fused actions run one
+    /// after the other.
     pub fn tensor_parallel(mut self, sizes: impl Into<GroupSizes>) -> Self {
         self.members = sizes.into();
         self
@@ -43,10 +43,7 @@ impl Builder {
     /// bitwise equal in every run. Checkpoints and exports hold the ordinary layers' parameters. Lists of the model's
     /// stages ([`Pipeline::weights`](crate::Pipeline::weights), for example) end with two more entries for the
     /// embedding and the head (one if they are one matrix). Evaluations return the last stage's outputs, not scores.
-    /// Not supported yet, and refused: bidirectional schedules, a head with
-    /// [`Reduction::Weighted`](crate::stage::Reduction::Weighted), [`Builder::tensor_parallel`], [`Builder::share`],
-    /// [`Builder::validate`], [`Builder::input_gradients`], measuring, [`AutoPipeline`](crate::AutoPipeline),
-    /// [`Pipeline::metadata`](crate::Pipeline::metadata) and [`Pipeline::step_to`](crate::Pipeline::step_to).
+    /// Bidirectional schedules are refused; [`Feature`](crate::train::Feature) lists what else is.
     pub fn vocabulary(mut self, vocabulary: Vocabulary) -> Self {
         self.vocabulary = Some(vocabulary);
         self

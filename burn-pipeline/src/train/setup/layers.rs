@@ -19,33 +19,7 @@ impl Builder {
     /// A parameter's name begins with its layer's (`blocks.4.weight`), and [`Builder::share`] takes these names as
     /// paths. Ranks in processes compare the lists, as they compare [`Builder::model`].
     /// [`Pipeline::replace_layer`](crate::Pipeline::replace_layer) replaces a layer's module between two steps.
-    ///
-    /// ```
-    /// use burn::nn::{Linear, LinearConfig};
-    /// use burn::optim::AdamWConfig;
-    /// use burn::tensor::{Device, Tensor, activation::tanh};
-    /// use burn_pipeline::{Batch, Layer, Pipeline, Sequential, Size};
-    ///
-    /// let device = Device::flex();
-    /// let model = Sequential::new()
-    ///     .then(Layer::new("up", |at| LinearConfig::new(1, 32).init(&at.device), Linear::forward::<2>))
-    ///     .repeat(4, Layer::new("inner", |at| LinearConfig::new(32, 32).init(&at.device), |layer: &Linear, x| {
-    ///         tanh(layer.forward(x))
-    ///     }))
-    ///     .then(Layer::new("down", |at| LinearConfig::new(32, 1).init(&at.device), Linear::forward))
-    ///     .loss(|y: Tensor<2>, wanted: Tensor<2>| (y - wanted).square().mean());
-    /// let mut pipeline = Pipeline::builder()
-    ///     .layers(model)
-    ///     .schedule("1F1B", Size::new(2, 4))
-    ///     .optimizer(|| AdamWConfig::new().init())
-    ///     .devices(vec![device.clone()])
-    ///     .build()?;
-    /// let x = Tensor::<2>::ones([8, 1], &device);
-    /// let first = pipeline.step(Batch::new(x.clone()).target(x.clone()), 1e-2)?;
-    /// let second = pipeline.step(Batch::new(x.clone()).target(x), 1e-2)?;
-    /// assert!(second.loss < first.loss);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
+    /// The crate's [first page](crate) has an example.
     pub fn layers(mut self, model: Model) -> Self {
         let stages = model.clone();
         self.factory = Some(Arc::new(move |at: &StageContext| {

@@ -69,7 +69,10 @@ impl Made {
         let copy = |weight: NamedWeight| copies.get(&weight.id).cloned().map(|value| NamedWeight { value, ..weight });
         refuse_types(rank, stage, device, &weights.into_iter().filter_map(copy).collect::<Vec<_>>())?;
         refuse_gradients(rank, stage, held.options().declared.as_ref())?;
-        self.parameters.push((stage.index(), described(&held.weights(), group)));
+        // Members' buffers may differ.
+        let buffers = if group.size() < 2 { held.buffers() } else { Vec::new() };
+        let values: Vec<_> = held.weights().into_iter().chain(buffers).collect();
+        self.parameters.push((stage.index(), described(&values, group)));
         self.facts.push(facts);
         self.stages.insert(stage, held);
         Ok(())
@@ -311,8 +314,7 @@ impl Builder {
         options.recompute |= self.recomputing.contains(&context.index);
         options.members = members;
         options.grouped = context.group.size() > 1;
-        // Without a seed, forwards do not take turns.
-        options.awaited = options.grouped || (options.seeded && spread);
+        options.spread = spread;
         held.choose(self.split, splits, self.tuning.keep_outputs);
         held.prepare(self.accumulation, self.optimizers.as_ref().map(|make| make()));
         Some(held)

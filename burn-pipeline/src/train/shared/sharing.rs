@@ -88,12 +88,17 @@ impl Sharing {
     /// The path of a parameter that a new module would remove from, or add to, the tied parameters.
     pub(crate) fn changed_by(&self, offered: &Offered) -> Option<String> {
         let shared = |of: &[NamedParameter]| -> Vec<(ParamId, String)> {
-            let held = of.iter().filter(|parameter| self.declared.iter().any(|shared| shared.holds(&parameter.path)));
+            let held = of.iter().filter(|parameter| self.declares(&parameter.path));
             held.map(|parameter| (parameter.id, parameter.path.clone())).collect()
         };
         let (before, after) = (shared(&offered.before), shared(&offered.after));
         let lost = before.iter().find(|copy| !after.contains(copy));
         lost.or_else(|| after.iter().find(|copy| !before.contains(copy))).map(|(_, path)| path.clone())
+    }
+
+    /// Returns true if a declaration of tied parameters names this path.
+    pub(crate) fn declares(&self, path: &str) -> bool {
+        self.declared.iter().any(|shared| shared.holds(path))
     }
 
     /// Makes the next step compare copies again.

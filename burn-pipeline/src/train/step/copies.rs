@@ -76,10 +76,14 @@ impl Rank {
                 continue;
             }
             let (holders, mut of_stage) = (groups.of(stage), BTreeMap::<Option<usize>, crc32fast::Hasher>::new());
-            let weights = self.executor.stages()[&stage].weights().into_iter();
-            for (id, weight) in weights.filter(|(id, _)| !holders.is_cut_among_replicas(*id)) {
-                let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
-                of_stage.entry(holders.piece_of(id)).or_default().update(data.as_bytes());
+            let held = &self.executor.stages()[&stage];
+            let weights = held.weights().into_iter().filter(|(id, _)| !holders.is_cut_among_replicas(*id));
+            let weights = weights.map(|(id, weight)| (holders.piece_of(id), weight));
+            // Members' buffers may differ.
+            let buffers = held.buffers().into_iter().map(|(_, buffer)| (Some(groups.members.member()), buffer));
+            for (place, value) in weights.chain(buffers) {
+                let data = value.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
+                of_stage.entry(place).or_default().update(data.as_bytes());
             }
             sums.extend(of_stage.into_iter().map(|(place, sum)| (stage.index(), place, sum.finalize())));
         }

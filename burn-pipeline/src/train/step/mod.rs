@@ -6,7 +6,7 @@
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
 //! `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the
-//! optimizer's step, here or by the caller), `copies` (checks that copies are equal); then `forward_state` (refused
+//! optimizer's step, here or by the caller), `equal` (makes copies equal), `copies` (checks that they are); then `forward_state` (refused
 //! running statistics), `replicas` (bidirectional placements), `outputs` (outputs and gradients of the batch, sent
 //! between processes) and `metadata` (checks of tensor specs); and `recover` (after a failure).
 
@@ -14,6 +14,7 @@ mod apply;
 mod batch;
 mod contract;
 mod copies;
+mod equal;
 mod forward_state;
 mod gradients;
 mod members;

@@ -1,8 +1,8 @@
 //! One rank of a training job: its stages, and its state between batches.
 
 use super::contract::Contract;
+use super::equal::equalize_copies;
 use super::panic::caught;
-use super::replicas;
 use crate::data_parallel::Stages;
 use crate::execute::{Aside, ExecuteError, Executor};
 use crate::link::LinkError;
@@ -166,8 +166,7 @@ impl Rank {
         let rank = executor.rank();
         caught(rank, || "giving all ranks of a group equal weights".to_owned(), || executor.equalize_members())?;
         executor.check_pieces()?;
-        replicas::copy_weights(executor, placement)?;
-        executor.broadcast_weights()?;
+        equalize_copies(executor, placement)?;
         let sharing = Sharing::agree(executor, placement, shared)?;
         sharing.copy_first(executor)?;
         sharing.name_copies(executor);
@@ -254,8 +253,7 @@ impl Rank {
     /// Gives all copies of every stage the first one's weights, and drops accumulated gradients. All ranks call it.
     pub(crate) fn equalize(&mut self) -> Result<(), ExecuteError> {
         self.executor.gather_all_shards()?;
-        replicas::copy_weights(&mut self.executor, &self.placement)?;
-        self.executor.broadcast_weights()?;
+        equalize_copies(&mut self.executor, &self.placement)?;
         self.forget();
         // From now on other parameters, or none, may be trained.
         self.trains = false;

@@ -4,9 +4,9 @@ use super::engine::Captured;
 use super::microbatch_run::MicrobatchRun;
 use crate::payload::AnyTensor;
 use crate::program::{Phase, Product};
-use crate::stage::Stage;
 use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
+use crate::stage::module::Stage;
 use crate::stage::state::GradientStore;
 use std::sync::Arc;
 

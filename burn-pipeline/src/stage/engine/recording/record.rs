@@ -18,11 +18,11 @@ use crate::program::{
     CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
     placeholder,
 };
-use crate::stage::Stage;
 use crate::stage::batch::Weight;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::function::{StageCode, TrackedOutput, has_read_microbatch, strategy_of};
 use crate::stage::error::StageError;
+use crate::stage::module::Stage;
 use crate::stage::random::{Drawn, drawing};
 use burn::backend::DispatchTensor;
 use burn::backend::ir::TensorIr;

@@ -2,15 +2,23 @@
 //! true; and the copies of tied parameters.
 
 use crate::execute::ExecuteError;
+use crate::stage::ErasedStage;
+use crate::tensor_parallel::Holders;
+use crate::train::checkpoint::digests::{digest, trained};
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{Adapters, is_adapter};
 use crate::train::checkpoint::scales::scales;
 use crate::train::control::{Command, gather_results};
 use crate::train::step::{Rank, caught};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Compares the model with what will be said of its adapters.
-pub(super) struct Alone(pub(super) Adapters);
+pub(super) struct Alone {
+    pub(super) adapters: Adapters,
+    /// The digests of the pretrained values, by name.
+    pub(super) given: BTreeMap<String, String>,
+}
 
 impl Command for Alone {
     type Reply = Result<(), CheckpointError>;
@@ -29,17 +37,35 @@ impl Command for Alone {
 
 impl Alone {
     fn compare(&self, rank: &mut Rank) -> Result<(), CheckpointError> {
-        for held in rank.executor().stages().values_mut() {
-            let parameters = held.named_parameters().into_iter();
-            let left_out = parameters.filter(|parameter| parameter.trainable && !is_adapter(&parameter.name));
-            let names: Vec<String> = left_out.map(|parameter| format!("`{}`", parameter.name)).collect();
+        let groups = rank.executor().groups().clone();
+        for (&stage, held) in rank.executor().stages().iter_mut() {
+            let names = self.left_out(held.as_ref(), groups.of(stage))?;
             if !names.is_empty() {
                 return Err(CheckpointError::LeftOut { names });
             }
             let scales = scales(held.as_mut())?;
-            held.named_weights().iter().try_for_each(|weight| self.0.compare(weight, &scales))?;
+            held.named_weights().iter().try_for_each(|weight| self.adapters.compare(weight, &scales))?;
         }
         Ok(())
+    }
+
+    /// What adapters alone would leave out of a stage: parameters that train; those that are no longer what pretrained
+    /// weights gave (except pieces of a tensor-parallel group, which this rank cannot compare alone); and running
+    /// statistics of which nothing was given.
+    fn left_out(&self, held: &dyn ErasedStage, holders: Holders<'_>) -> Result<Vec<String>, CheckpointError> {
+        let (trained, moving) = (trained(held), held.forward_state());
+        let mut names = Vec::new();
+        for weight in held.named_weights().iter().filter(|weight| !is_adapter(&weight.names[0])) {
+            let name = &weight.names[0];
+            let device = |message| CheckpointError::Device { name: name.clone(), message };
+            let differs = match self.given.get(name).filter(|_| holders.piece_of(weight.id).is_none()) {
+                _ if trained.contains(&weight.id) => true,
+                Some(given) => digest(weight.value.to_data().map_err(device)?) != *given,
+                None => moving.iter().any(|moving| moving.id == weight.id),
+            };
+            names.extend(differs.then(|| format!("`{name}`")));
+        }
+        Ok(names)
     }
 }
 

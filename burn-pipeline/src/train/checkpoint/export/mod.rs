@@ -40,8 +40,9 @@ impl Pipeline {
 
     /// Like [`Pipeline::export`], in the form of another program: with `BurnToPyTorchAdapter`, the layout of PyTorch;
     /// with an [`Export`], also its names and fused tensors, or a folder of several files. A model that was loaded with
-    /// [`Pipeline::load_pretrained`] is written under its original names. A tied parameter is written once,
-    /// under the name of its first copy, as `transformers` does; [`Pipeline::load_pretrained`] finds its copies there.
+    /// [`Pipeline::load_pretrained`] is written under its original names, in their order of rotary rows, with
+    /// [`Export::like`]; without it, names and order are the model's. A tied parameter is written once, under the name
+    /// of its first copy, as `transformers` does; [`Pipeline::load_pretrained`] finds its copies there.
     ///
     /// # Errors
     /// Same as [`Pipeline::export`]. Also fails if a rule of [`Export::like`] does not fit the model, the folder of
@@ -55,7 +56,8 @@ impl Pipeline {
         let copies = match how.only_adapters() {
             None => self.stages.named_copies(how.merges()),
             Some(adapters) => {
-                self.ask(Alone(adapters.clone()))?.into_iter().collect::<Result<(), _>>()?;
+                let (adapters, given) = (adapters.clone(), self.branch.given.digests.clone());
+                self.ask(Alone { adapters, given })?.into_iter().collect::<Result<(), _>>()?;
                 BTreeSet::new()
             }
         };

@@ -58,14 +58,30 @@ pub(in crate::train::checkpoint) fn as_of_embedding(name: &str) -> String {
     renamed.unwrap_or_else(|| name.to_owned())
 }
 
-/// The last part of a layer's name, from a factor's name in PEFT.
+/// How PEFT's `target_modules` names a layer, from a factor's name in PEFT: by its last part, or by its whole name if
+/// that part is an index, which other modules have too.
 pub(super) fn layer_of(name: &str) -> Option<&str> {
     let mut ends = FACTORS.iter().flat_map(|(_, peft, of_embedding)| [*peft, *of_embedding]);
-    ends.find_map(|end| name.strip_suffix(end))?.rsplit('.').next()
+    let layer = ends.find_map(|end| name.strip_suffix(end))?;
+    let last = layer.rsplit('.').next()?;
+    let is_index = last.bytes().all(|digit| digit.is_ascii_digit());
+    Some(if is_index { layer.strip_prefix(PREFIX).unwrap_or(layer) } else { last })
 }
 
 /// The path of the weight that a factor adapts, and the factor's dimension that is the rank of both.
 pub(super) fn adapted_by(path: &str) -> Option<(&str, usize)> {
     let [(a, ..), (b, ..)] = FACTORS;
     path.strip_suffix(a).map(|weight| (weight, 1)).or_else(|| Some((path.strip_suffix(b)?, 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_that_is_an_entry_of_a_list_is_named_whole() {
+        assert_eq!(layer_of("base_model.model.layers.0.q_proj.lora_A.weight"), Some("q_proj"));
+        assert_eq!(layer_of("base_model.model.attn.to_out.0.lora_B.weight"), Some("attn.to_out.0"));
+        assert_eq!(layer_of("base_model.model.words.lora_embedding_A"), Some("words"));
+    }
 }

@@ -16,12 +16,14 @@ pub(in crate::train::checkpoint) struct Fit {
     pub(super) unused: BTreeMap<String, String>,
     /// As long as the adapter has changed nothing: a name that it was shown.
     pub(super) idle: Option<String>,
-    /// The digests of the values of parameters that are not trained, by name.
+    /// The digests of the values of parameters, by name.
     pub(super) digests: BTreeMap<String, String>,
     /// How the rotary rows of each parameter were reordered, if they were; and, for each parameter that got an adapter
     /// from a folder of adapters, those of the adapter.
     pub(super) turned: BTreeMap<String, Option<Turn>>,
     pub(super) adapted: BTreeMap<String, Option<Turn>>,
+    /// Parameters whose adapters came with a whole model, in its order.
+    pub(super) with_base: BTreeSet<String>,
     /// For each tied parameter, by the first of its names: the digests of what its copies got, by their names.
     pub(super) tied: BTreeMap<String, BTreeMap<String, String>>,
 }
@@ -29,12 +31,14 @@ pub(in crate::train::checkpoint) struct Fit {
 /// What is kept of pretrained weights that fit.
 #[derive(Debug)]
 pub(in crate::train::checkpoint) struct Fitted {
-    /// The digests of the values of parameters that are not trained.
+    /// The digests of the values of parameters, by name.
     pub(in crate::train::checkpoint) digests: BTreeMap<String, String>,
     /// How the rotary rows of each parameter were reordered, if they were.
     pub(in crate::train::checkpoint) turned: BTreeMap<String, Option<Turn>>,
     /// The same of the adapters of parameters.
     pub(in crate::train::checkpoint) adapted: BTreeMap<String, Option<Turn>>,
+    /// Parameters whose adapters came with a whole model, in its order.
+    pub(super) with_base: BTreeSet<String>,
 }
 
 impl Fit {
@@ -51,14 +55,16 @@ impl Fit {
             all.digests.append(&mut next.digests);
             all.turned.append(&mut next.turned);
             all.adapted.append(&mut next.adapted);
+            all.with_base.append(&mut next.with_base);
             for (name, copies) in next.tied {
                 all.tied.entry(name).or_default().extend(copies);
             }
             all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
             all
         });
-        let Fit { missing, mismatched, unused, idle, digests, turned, adapted, tied } = all.unwrap_or_default();
-        let fitted = Fitted { digests, turned, adapted };
+        let Fit { missing, mismatched, unused, idle, digests, turned, adapted, with_base, tied } =
+            all.unwrap_or_default();
+        let fitted = Fitted { digests, turned, adapted, with_base };
         if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
             tied.into_values().try_for_each(refuse_unequal)?;
             return idle.map_or(Ok(fitted), |shown| Err(CheckpointError::IdleAdapter { shown }));

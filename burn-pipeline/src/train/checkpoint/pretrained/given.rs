@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 pub(in crate::train::checkpoint) struct Given {
     /// What its stores are called.
     pub(in crate::train::checkpoint) stores: Vec<String>,
-    /// The digests of the values of parameters that are not trained, by name.
+    /// The digests of the values of parameters, by name.
     pub(in crate::train::checkpoint) digests: BTreeMap<String, String>,
     /// How the rotary rows of each parameter were reordered, if they were.
     pub(in crate::train::checkpoint) turned: BTreeMap<String, Option<Turn>>,
+    /// The same of the adapters of parameters.
+    pub(in crate::train::checkpoint) adapted: BTreeMap<String, Option<Turn>>,
 }
 
 impl Given {
@@ -23,15 +25,33 @@ impl Given {
         self.stores.extend_from_slice(stores);
         self.digests.extend(fitted.digests);
         self.turned.extend(fitted.turned);
+        self.adapted.retain(|name, _| !fitted.with_base.contains(name));
+        self.adapted.extend(fitted.adapted);
     }
 
-    /// Refuses adapters whose rows would have another order than those of the parameters that they adapt.
+    /// Refuses adapters whose rows would have another order than those of the parameters that they adapt, whichever of
+    /// the two is loaded now.
     pub(in crate::train::checkpoint) fn refuse_unturned(&self, fitted: &Fitted) -> Result<(), CheckpointError> {
-        let base = |name: &String| fitted.turned.get(name).or_else(|| self.turned.get(name));
-        let unlike = |(name, turn): &(&String, &Option<Turn>)| base(name).is_some_and(|base| base != *turn);
-        match fitted.adapted.iter().find(unlike) {
-            Some((name, _)) => Err(CheckpointError::Unturned { name: name.clone() }),
-            None => Ok(()),
+        let of = |new: &BTreeMap<String, Option<Turn>>, old: &BTreeMap<String, Option<Turn>>, name: &String| {
+            new.get(name).or_else(|| old.get(name)).copied()
+        };
+        for name in fitted.adapted.keys().chain(fitted.turned.keys()) {
+            let own = of(&fitted.adapted, &self.adapted, name).filter(|_| !fitted.with_base.contains(name));
+            let base = of(&fitted.turned, &self.turned, name);
+            if let Some((base, adapter)) = base.zip(own).filter(|(base, adapter)| base != adapter) {
+                let (name, base, adapter) = (name.clone(), described(base), described(adapter));
+                return Err(CheckpointError::Unturned { name, base, adapter });
+            }
         }
+        Ok(())
+    }
+}
+
+/// How rows were reordered, as text.
+fn described(turn: Option<Turn>) -> String {
+    match turn {
+        None => "not reordered".to_owned(),
+        Some((heads, true)) => format!("reordered from halves to pairs in {heads} heads"),
+        Some((heads, false)) => format!("reordered from pairs to halves in {heads} heads"),
     }
 }

@@ -13,7 +13,7 @@ use super::source::Source;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, NamedWeight, StageState};
 use crate::tensor_parallel::Holders;
-use crate::train::checkpoint::digests::{digest, trained};
+use crate::train::checkpoint::digests::digest;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::types::converted;
 use burn::store::burn_pack::Tensor as Stored;
@@ -70,7 +70,7 @@ impl<'a> Opened<'a> {
         copies: impl Fn(&str) -> Vec<String>,
         scales: &BTreeMap<String, f64>,
     ) -> Result<StageState, CheckpointError> {
-        let (mut state, trained) = (StageState::default(), trained(held));
+        let mut state = StageState::default();
         for mut weight in held.named_weights() {
             let copies = copies(&weight.path);
             let found = self.find(&weight, &copies);
@@ -98,11 +98,11 @@ impl<'a> Opened<'a> {
                     return Err(CheckpointError::Copies { first: first.clone(), second: other.clone() });
                 }
             }
-            self.keep_digest(&weight, &copies, !trained.contains(&weight.id), &data);
+            self.keep_digest(&weight, &copies, &data);
             let (name, turn) = (&weight.names[0], self.tensors.get(first).and_then(Source::turn));
             match adapts_rows_of(name) {
                 Some(adapted) if self.has_adapters() => drop(self.fit.adapted.insert(adapted.to_owned(), turn)),
-                Some(_) => {}
+                Some(adapted) => drop(self.fit.with_base.insert(adapted.to_owned())),
                 None => drop(self.fit.turned.insert(name.clone(), turn)),
             }
             let whole = AnyTensor::from_data_exact(data, &weight.value.device());
@@ -111,19 +111,13 @@ impl<'a> Opened<'a> {
         Ok(state)
     }
 
-    /// Records the digest of what a parameter gets, if it is tied or not trained.
-    fn keep_digest(&mut self, weight: &NamedWeight, copies: &[String], frozen: bool, data: &TensorData) {
-        let tied = copies.first().filter(|_| copies.len() > 1);
-        if !frozen && tied.is_none() {
-            return;
-        }
+    /// Records the digest of what a parameter gets.
+    fn keep_digest(&mut self, weight: &NamedWeight, copies: &[String], data: &TensorData) {
         let (name, digest) = (weight.names[0].clone(), digest(data.clone()));
-        if let Some(first) = tied {
+        if let Some(first) = copies.first().filter(|_| copies.len() > 1) {
             self.fit.tied.entry(first.clone()).or_default().insert(name.clone(), digest.clone());
         }
-        if frozen {
-            self.fit.digests.insert(name, digest);
-        }
+        self.fit.digests.insert(name, digest);
     }
 
     /// The names under which a parameter is stored: its own, or else those of copies of it.

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 /// What a row holds for this rank's shards of the vocabulary, by microbatch.
 #[derive(Debug, Default)]
-pub(in crate::execute) struct VocabularyState {
+pub(super) struct VocabularyState {
     /// This rank's messages to collectives that it has not started.
     pub(super) given: HashMap<MicrobatchTask, Payload>,
     /// From `S` to `T`.
@@ -25,12 +25,12 @@ pub(in crate::execute) struct VocabularyState {
 
 impl VocabularyState {
     /// Stores this rank's message to a collective until it starts.
-    pub(in crate::execute) fn give(&mut self, collective: MicrobatchTask, payload: Payload) {
+    pub(super) fn give(&mut self, collective: MicrobatchTask, payload: Payload) {
         self.given.insert(collective, payload);
     }
 
     /// Bytes held from `S` to `T`.
-    pub(in crate::execute) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.kept.values().map(SavedScores::bytes).sum()
     }
 }

@@ -2,22 +2,13 @@
 //!
 //! Guarantees: an element of a window outside the image is 0, and adds nothing back.
 
+use crate::convolution::Window;
 use std::cell::Cell;
 use std::ops::Range;
 
 thread_local! {
     /// The last block of windows: half a MiB for each thread, or one row of windows, kept until the thread ends.
     static KEPT: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-}
-
-/// The geometry of windows in an image. Each pair is for the row index, then for the column index.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Window {
-    pub(super) size: [usize; 2],
-    pub(super) stride: [usize; 2],
-    pub(super) dilation: [usize; 2],
-    /// Zeros (padding) before the image.
-    pub(super) before: [usize; 2],
 }
 
 /// Calls `call` with a buffer of this many elements, of unspecified contents.
@@ -32,14 +23,6 @@ pub(super) fn with_windows(elements: usize, call: impl FnOnce(&mut [f32])) {
 }
 
 impl Window {
-    pub(super) fn elements(&self) -> usize {
-        self.size.iter().product()
-    }
-
-    pub(super) fn is_element(&self) -> bool {
-        self.size == [1, 1] && self.stride == [1, 1] && self.before == [0, 0]
-    }
-
     /// Writes the windows of these rows of the output: element by element of the window, for all channels one after
     /// the other.
     pub(super) fn read(

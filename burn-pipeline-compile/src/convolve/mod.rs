@@ -20,11 +20,9 @@
 //! Grouped convolutions are left to the interpreter.
 
 mod blocks;
-mod read;
 mod windows;
 
-pub(crate) use read::{Read, bias_gradient, read};
-
+use crate::convolution::{Convolution, Wanted};
 use crate::matmul::PARALLEL_BATCH;
 use crate::matmul_kernel::multiply;
 use crate::multiply::{Bf16, Elements, Matrix};
@@ -33,30 +31,8 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorIr;
 use gemm::Parallelism;
 use rayon::prelude::*;
-use std::fmt::{Display, Formatter};
 use std::ops::Range;
-use windows::{Window, with_windows};
-
-/// The result to compute.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wanted {
-    /// The output, from the input and the weight.
-    Output,
-    /// The gradient of the input, from the weight and the gradient of the output.
-    Input,
-    /// The gradient of the weight, from the input and the gradient of the output.
-    Weight,
-}
-
-/// A convolution without groups or bias, or one of its gradients.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Convolution {
-    pub(crate) wanted: Wanted,
-    /// Samples, channels, rows and columns.
-    input: [usize; 4],
-    output: [usize; 4],
-    window: Window,
-}
+use windows::with_windows;
 
 #[derive(Clone, Copy)]
 struct Shared(*mut f32);
@@ -79,7 +55,7 @@ impl Convolution {
     /// Computes the result from two tensors. Rounds operands of matmuls if `rounded` is given.
     ///
     /// # Safety
-    /// The tensors have the shapes of the operation from which this was read ([`read`]), and `f32` elements.
+    /// The tensors have the shapes of the operation from which this was read, and `f32` elements.
     pub(crate) unsafe fn run(
         &self,
         [first, second]: [&FlexTensor; 2],
@@ -111,11 +87,6 @@ impl Convolution {
         // SAFETY: every element was written.
         let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
         given.swap_remove(0).1
-    }
-
-    /// The number of elements of a window over all channels.
-    fn depth(&self) -> usize {
-        self.input[1] * self.window.elements()
     }
 
     /// Runs pieces of the work, on all threads if that pays.
@@ -227,17 +198,6 @@ impl Convolution {
                 matmul(matrix(windows, 1, sizes[2]));
             });
         }
-    }
-}
-
-impl Display for Convolution {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let name = match self.wanted {
-            Wanted::Output => "Convolution",
-            Wanted::Input => "Convolution's gradient of the input",
-            Wanted::Weight => "Convolution's gradient of the weight",
-        };
-        f.write_str(name)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the cut depends on sizes alone, not on the number of threads.
 
-use super::Convolution;
+use crate::convolution::Convolution;
 use std::ops::Range;
 
 /// The elements of a block of windows, unless one row of the output has more: half a MiB.

@@ -16,7 +16,7 @@ impl Members {
         Self(Arc::new(compare))
     }
 
-    pub(super) fn compare(self, exchanges: Option<Collectives>) {
+    pub(in crate::stage) fn compare(self, exchanges: Option<Collectives>) {
         (self.0)(exchanges);
     }
 }

@@ -1,0 +1,158 @@
+//! What identifiers of parameters decide: clones keep them, rules may give new ones, and modules share statistics.
+
+use burn::module::{Module, Param};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor};
+use burn_pipeline::execute::ExecuteError;
+use burn_pipeline::payload::AnyTensor;
+use burn_pipeline::stage::{Names, SplitBackward, StageError, init_seeded, named_weights, untied, with_weights};
+use burn_pipeline::train::{BuildError, PipelineError};
+use burn_pipeline::{Batch, Pipeline, Size, Stage, StageBox, StageContext};
+use std::collections::HashMap;
+
+fn loss(y: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
+    (y - wanted).square().mean()
+}
+
+fn batch() -> Batch {
+    let values = pipeline_tests::noise::noise(5, 32);
+    let x = Tensor::<1>::from_floats(&*values, &Device::flex()).reshape([8, 4]);
+    Batch::new(x.clone()).target(x * 0.3)
+}
+
+fn pipeline(
+    split: SplitBackward,
+    stage: impl Fn(&StageContext) -> StageBox + Send + Sync + 'static,
+) -> Result<Pipeline, BuildError> {
+    let builder = Pipeline::builder().schedule("1F1B", Size::new(1, 4)).devices(vec![Device::flex()]);
+    builder.stages(stage).optimizer(|| SgdConfig::new().init()).split(split).build()
+}
+
+fn named(pipeline: &mut Pipeline, name: &str) -> Vec<f32> {
+    let weights = pipeline.named_weights().unwrap().into_iter().flatten();
+    let mut found = weights.filter(|weight| weight.names[0] == name);
+    found.next().unwrap().value.to_data().unwrap().iter().collect()
+}
+
+/// A model beside a frozen copy of it, as for preference losses.
+#[derive(Module, Debug)]
+struct Pair {
+    policy: Linear,
+    reference: Linear,
+}
+
+impl Stage for Pair {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.policy.forward(x.clone()) - self.reference.forward(x) * 0.5
+    }
+}
+
+fn pair(at: &StageContext, copy: fn(Linear) -> Linear) -> StageBox {
+    let policy = init_seeded(1, &at.device, |device| LinearConfig::new(4, 4).init(device));
+    let reference = copy(policy.clone()).no_grad();
+    StageBox::with_loss(Pair { policy, reference }, loss)
+}
+
+#[test]
+fn a_frozen_clone_needs_identifiers_of_its_own() {
+    for split in [SplitBackward::Eager, SplitBackward::Captured] {
+        let refused = pipeline(split, |at| pair(at, |clone| clone)).unwrap_err();
+        let BuildError::Stages(error) = &refused else { panic!("{refused}") };
+        let Some(ExecuteError::Module { source, .. }) = error.of_rank() else { panic!("{refused}") };
+        assert!(matches!(source, StageError::HalfFrozen { .. }), "{refused}");
+        assert!(refused.to_string().contains("`reference.weight` is frozen") && refused.to_string().contains("untied"));
+        let mut trained = pipeline(split, |at| pair(at, untied)).unwrap();
+        let before = named(&mut trained, "reference.weight");
+        assert_eq!(named(&mut trained, "policy.weight"), before);
+        let losses: Vec<f64> = (0..3).map(|_| trained.step(batch(), 0.1).unwrap().loss).collect();
+        assert!(losses[2] < losses[0], "{losses:?}");
+        assert_eq!(named(&mut trained, "reference.weight"), before);
+        assert_ne!(named(&mut trained, "policy.weight"), before);
+    }
+}
+
+/// A rule that makes a parameter anew after each step.
+#[derive(Module, Debug)]
+struct Remade {
+    scale: Param<Tensor<1>>,
+    linear: Linear,
+}
+
+impl Stage for Remade {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.linear.forward(x) * self.scale.val().unsqueeze()
+    }
+
+    fn after_step(mut self, _: &[Vec<f64>]) -> Self {
+        self.scale = Param::from_tensor((self.scale.val().detach() * 0.99).detach());
+        self
+    }
+}
+
+#[test]
+fn a_parameter_that_a_rule_makes_anew_trains_on_in_captured_stages() {
+    let weights = |split| {
+        let mut pipeline = pipeline(split, |at| {
+            let linear = init_seeded(1, &at.device, |device| LinearConfig::new(4, 4).init(device));
+            let scale = Param::from_tensor(Tensor::ones([4], &at.device));
+            StageBox::with_loss(Remade { scale, linear }, loss)
+        })
+        .unwrap();
+        (0..3).for_each(|_| drop(pipeline.step(batch(), 0.1).unwrap()));
+        named(&mut pipeline, "scale")
+    };
+    assert_eq!(weights(SplitBackward::Captured), weights(SplitBackward::Eager));
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    norm: BatchNorm,
+    linear: Linear,
+}
+
+impl Stage for Normed {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        self.linear.forward(self.norm.forward(x))
+    }
+}
+
+#[test]
+fn a_refused_module_leaves_running_statistics_as_they_were() {
+    let mut pipeline = pipeline(SplitBackward::Auto, |at| {
+        let linear = LinearConfig::new(4, 4).init(&at.device);
+        StageBox::with_loss(Normed { norm: BatchNormConfig::new(4).init(&at.device), linear }, loss)
+    })
+    .unwrap();
+    pipeline.step(batch(), 0.1).unwrap();
+    let before = named(&mut pipeline, "norm.running_mean");
+    let other = Tensor::<1>::full([4], 7.0, &Device::flex());
+    let changed = move |module: Normed| {
+        let weights = named_weights(&module, &Names::default()).into_iter();
+        let mean = weights.filter(|weight| weight.path == "norm.running_mean");
+        let own: HashMap<_, _> = mean.map(|weight| (weight.id, AnyTensor::new(other.clone()))).collect();
+        with_weights(module, &own)
+    };
+    let fails = changed.clone();
+    let error = pipeline.replace_module(0, move |module: Normed, _| {
+        drop(fails(module));
+        panic!("a later tensor has another shape")
+    });
+    assert!(matches!(error, Err(PipelineError::Replace { .. })), "{error:?}");
+    assert_eq!(named(&mut pipeline, "norm.running_mean"), before);
+    // One that fits is adopted with its own.
+    pipeline.replace_module(0, move |module: Normed, _| changed(module)).unwrap();
+    assert_eq!(named(&mut pipeline, "norm.running_mean"), [7.0; 4]);
+}
