@@ -9,6 +9,40 @@ use super::link::LinkCosts;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// The peak bytes while an operation runs on a microbatch, as far as they are known; see
+/// [`StageCost::forward_peak_bytes`](super::StageCost::forward_peak_bytes) and the three fields after it.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peaks {
+    /// While `F` runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<f64>,
+    /// While `I` runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<f64>,
+    /// While `W` runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    /// While `B` runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backward: Option<f64>,
+}
+
+impl Peaks {
+    fn all(&self) -> [Option<f64>; 4] {
+        [self.forward, self.input, self.weight, self.backward]
+    }
+
+    fn are_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn scaled(self, factor: f64) -> Self {
+        let [forward, input, weight, backward] = self.all().map(|peak| peak.map(|bytes| bytes * factor));
+        Self { forward, input, weight, backward }
+    }
+}
+
 /// The costs of one layer. Seconds, FLOPs and activation bytes are for one microbatch.
 ///
 /// ```
@@ -56,6 +90,9 @@ pub struct Layer {
     /// Bytes of activations that the layer recomputes: held while the forward runs, and in the backward.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_bytes: f64,
+    /// The peak bytes of a stage that is this layer alone, where they are known.
+    #[serde(default, skip_serializing_if = "Peaks::are_unknown")]
+    pub peaks: Peaks,
     /// Bytes of the output. A cut after this layer sends them to the next stage.
     #[serde(default)]
     pub output_bytes: f64,
@@ -86,6 +123,7 @@ impl Layer {
             activation_bytes: 0.0,
             freed_at_input_bytes: 0.0,
             recomputed_bytes: 0.0,
+            peaks: Peaks::default(),
             output_bytes: 0.0,
             skip_bytes: 0.0,
             summed_bytes: None,
@@ -142,24 +180,27 @@ impl Layer {
         }
     }
 
-    /// The same layer with the bytes that it holds for its backward multiplied by `factor`. Rounding does not make the
-    /// freed ones more than those held.
+    /// The same layer with the bytes that it holds for its backward, and its peaks, multiplied by `factor`. Rounding
+    /// does not make the freed ones more than those held.
     pub(super) fn with_bytes_held(&self, factor: f64) -> Self {
         let (activation_bytes, recomputed_bytes) = (self.activation_bytes * factor, self.recomputed_bytes * factor);
         let freed_at_input_bytes = (self.freed_at_input_bytes * factor).min(activation_bytes + recomputed_bytes);
-        Self { activation_bytes, recomputed_bytes, freed_at_input_bytes, ..self.clone() }
+        let peaks = self.peaks.scaled(factor);
+        Self { activation_bytes, recomputed_bytes, freed_at_input_bytes, peaks, ..self.clone() }
     }
 
     /// The same layer before the first one that trains: without a backward, and with nothing held for one.
     pub(super) fn frozen(self) -> Self {
-        let bytes = Self { activation_bytes: 0.0, freed_at_input_bytes: 0.0, recomputed_bytes: 0.0, ..self };
+        let peaks = Peaks { forward: self.peaks.forward, ..Peaks::default() };
+        let bytes = Self { activation_bytes: 0.0, freed_at_input_bytes: 0.0, recomputed_bytes: 0.0, peaks, ..self };
         Self { input: 0.0, weight: 0.0, backward: None, ..bytes }
     }
 
     /// The same layer as the first one that trains: its backward is that for the weights alone.
     pub(super) fn first_trained(self) -> Self {
         let weight = (self.full_backward() - self.input).max(0.0);
-        Self { input: 0.0, weight, backward: None, freed_at_input_bytes: 0.0, ..self }
+        let peaks = Peaks { input: None, weight: self.peaks.backward.or(self.peaks.weight), ..self.peaks };
+        Self { input: 0.0, weight, backward: None, freed_at_input_bytes: 0.0, peaks, ..self }
     }
 
     /// The seconds of the whole backward.
@@ -180,7 +221,9 @@ impl Layer {
     /// The first number that must not be negative but is, or is infinite or NaN, as its name and its text.
     pub(super) fn check(&self) -> Option<(&'static str, String)> {
         let backward = self.full_backward();
-        self.fault().or_else(|| (!is_amount(backward)).then(|| ("backward", backward.to_string())))
+        let peak = self.peaks.all().into_iter().flatten().find(|peak| !is_amount(*peak));
+        let of_backward = || (!is_amount(backward)).then(|| ("backward", backward.to_string()));
+        self.fault().or_else(of_backward).or_else(|| peak.map(|peak| ("peaks", peak.to_string())))
     }
 }
 

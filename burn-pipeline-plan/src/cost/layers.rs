@@ -10,7 +10,7 @@
 //! If the first layers do not train ([`Layers::train_from`]), stages made only of them have no backward.
 
 use super::dtype::Dtype;
-use super::layer::Layer;
+use super::layer::{Layer, Peaks};
 use super::link::LinkCosts;
 use super::partition_error::{MAX_LAYERS, PartitionError};
 use super::profile::Profile;
@@ -179,8 +179,9 @@ impl Layers {
         self.with_costs(layers)
     }
 
-    /// The stages of a profile as layers of kind `S`, to be kept or cut more coarsely. The seconds of `UNSHARD` and
-    /// `REDUCE_GRAD`, and the pieces of a parallel vocabulary, are not part of layers.
+    /// The stages of a profile as layers of kind `S`, to be kept or cut more coarsely. Peaks hold for stages that are
+    /// kept. The seconds of `UNSHARD` and `REDUCE_GRAD`, bytes of gradients and optimizer state, and the pieces of a
+    /// parallel vocabulary are not part of layers.
     ///
     /// # Errors
     /// Returns [`PartitionError::TooManyLayers`] if there are more than [`Layers::MAX`] stages.
@@ -195,6 +196,12 @@ impl Layers {
             activation_bytes: stage.activation_bytes,
             freed_at_input_bytes: stage.freed_at_input_bytes,
             recomputed_bytes: stage.recomputed_bytes,
+            peaks: Peaks {
+                forward: stage.forward_peak_bytes,
+                input: stage.input_peak_bytes,
+                weight: stage.weight_peak_bytes,
+                backward: stage.backward_peak_bytes,
+            },
             output_bytes: stage.message_bytes,
             skip_bytes: stage.skip_bytes,
             ..Layer::new('S')

@@ -29,7 +29,7 @@ pub(crate) use bind::Costs;
 pub use dtype::Dtype;
 pub use error::ProfileError;
 pub use factors::Factors;
-pub use layer::Layer;
+pub use layer::{Layer, Peaks};
 pub use layers::Layers;
 pub use link::{LinkCost, LinkCosts, LinkOverride};
 pub use partition::{Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern, StageReport};

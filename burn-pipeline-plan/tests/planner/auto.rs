@@ -293,6 +293,28 @@ fn a_measured_profile_of_stages_is_planned_without_cutting_it_anew() {
 }
 
 #[test]
+fn measured_peaks_of_kept_stages_count_under_a_cap() {
+    let stage = StageCost {
+        forward: 1.0,
+        backward: Some(2.0),
+        activation_bytes: 1.0,
+        forward_peak_bytes: Some(100.0),
+        ..StageCost::default()
+    };
+    let profile = Profile::new(vec![stage; 2], LinkCosts::default()).unwrap();
+    let workload = || Workload::new(4, Layers::of_profile(&profile).unwrap());
+    let with_cap = |cap| Request {
+        chunks: vec![1],
+        cap: Some(cap),
+        unpipelined: false,
+        ..Request::new(vec![workload()], 2, LinkCosts::default())
+    };
+    assert!(best_plan(&with_cap(50.0)).is_err());
+    let planned = best_plan(&with_cap(1e3)).unwrap();
+    assert!(planned.best.peak_bytes >= 100.0, "{}", planned.best.peak_bytes);
+}
+
+#[test]
 fn plans_without_a_pipeline_are_considered() {
     let layers = || Layers::new(vec![layer([1.0; 3], 1_000, 1.0, 1.0); 4]).unwrap();
     let best = |links| best_plan(&request(layers(), 4, 4, links, None)).unwrap();

@@ -1,7 +1,7 @@
 //! A cut of a model into contiguous stages: even, by boundaries or greedy, with its costs as a profile.
 
 use crate::cost::amount::is_amount;
-use crate::cost::layer::Layer;
+use crate::cost::layer::{Layer, Peaks};
 use crate::cost::layers::Layers;
 use crate::cost::link::LinkCosts;
 use crate::cost::partition_error::PartitionError;
@@ -179,6 +179,8 @@ impl std::fmt::Display for Partition {
 fn stage_cost(inside: &[Layer]) -> StageCost {
     let sum = |of: fn(&Layer) -> f64| inside.iter().map(of).sum::<f64>();
     let whole = inside.iter().any(|l| l.backward.is_some());
+    // What several layers need at once is not known.
+    let peaks = if let [layer] = inside { layer.peaks } else { Peaks::default() };
     StageCost {
         forward: sum(|l| l.forward),
         input: Some(sum(|l| l.input)),
@@ -192,6 +194,10 @@ fn stage_cost(inside: &[Layer]) -> StageCost {
         recomputed_bytes: sum(|l| l.recomputed_bytes),
         weight_bytes: sum(|l| l.parameter_bytes() as f64),
         message_bytes: inside.last().map_or(0.0, |l| l.output_bytes),
+        forward_peak_bytes: peaks.forward,
+        input_peak_bytes: peaks.input,
+        weight_peak_bytes: peaks.weight,
+        backward_peak_bytes: peaks.backward,
         ..StageCost::default()
     }
 }
