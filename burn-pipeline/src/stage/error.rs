@@ -170,6 +170,12 @@ pub enum StageError {
          (`Module::apply_lora` in place of `apply_qlora`), or dequantise it (`Tensor::dequantize`)"
     )]
     Quantised { path: Box<str>, dtype: DType },
+    /// An operation of the forward or of the loss has operands of different element types.
+    #[error(
+        "an operation has operands of different element types ({reason}); cast one of them (`Tensor::cast`); with \
+         `Builder::precision`, see the guide, `half_precision`"
+    )]
+    MixedTypes { reason: String },
     /// A parameter is trained at one path and frozen at another.
     #[error(
         "`{frozen}` is frozen, but has the identifier of `{trained}`, which is trained: a clone keeps identifiers, so \

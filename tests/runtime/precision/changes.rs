@@ -8,7 +8,7 @@ use burn::module::{Module, Param, ParamGroup};
 use burn::optim::AdamWConfig;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_pipeline::schedule::Size;
-use burn_pipeline::stage::{LossScale, Precision};
+use burn_pipeline::stage::{LossScale, Precision, SplitBackward};
 use burn_pipeline::train::{OnNonFinite, ScaleProgress};
 use burn_pipeline::{Batch, Builder, Pipeline, Stage, StageBox, StageContext};
 use pipeline_tests::device::device;
@@ -191,6 +191,12 @@ fn a_stage_that_mixes_element_types_is_pointed_to_the_guide() {
     let mut pipeline = builder("1F1B", 2, 1, Precision::bf16()).build().unwrap();
     let error = pipeline.step(batch(0), RATE).unwrap_err().to_string();
     assert!(error.contains("dtype mismatch") && error.contains("see the guide, `half_precision`"), "{error}");
+    for split in [SplitBackward::Captured, SplitBackward::Auto] {
+        let mut pipeline = builder("ZBH1", 2, 1, Precision::bf16()).split(split).build().unwrap();
+        let error = pipeline.step(batch(0), RATE).unwrap_err().to_string();
+        let names = error.contains("operands of different element types") && error.contains("`half_precision`");
+        assert!(names, "{split:?}: {error}");
+    }
     let mut pipeline = builder("1F1B", 2, 1, None).stages(half_and_whole).build().unwrap();
     let error = pipeline.step(batch(0), RATE).unwrap_err().to_string();
     assert!(error.contains("dtype mismatch") && !error.contains("half_precision"), "{error}");

@@ -46,7 +46,11 @@ impl From<StageError> for Refusal {
 
 impl From<String> for Refusal {
     fn from(reason: String) -> Self {
-        Refusal::Cannot(reason)
+        // A forward without a recording would fail too, or, on a CubeCL device, compute with the wrong bytes.
+        match reason.contains("DTypeMismatch") || reason.contains("dtype mismatch") {
+            true => Refusal::Stage(StageError::MixedTypes { reason }),
+            false => Refusal::Cannot(reason),
+        }
     }
 }
 
