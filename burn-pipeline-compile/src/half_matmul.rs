@@ -29,7 +29,7 @@ const COLUMNS: usize = 512;
 const DEPTH: usize = 512;
 
 thread_local! {
-    /// A block of each operand and of the target: at most 2.5 MiB per thread, kept until it ends.
+    /// A block of each operand and of the target: at most 3.5 MiB per thread, kept until it ends.
     static BLOCKS: RefCell<[Vec<f32>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) };
 }
 
@@ -96,10 +96,12 @@ pub(crate) unsafe fn multiply_half(
         return unsafe { multiply([rows, columns, depth], to, operands, add, parallel, job.pairs) };
     }
     let threads = if let Parallelism::None = parallel { 1 } else { rayon::current_num_threads() };
+    // Without widened operands a block of the target may be larger, so that operands are packed less often.
+    let larger = if in_place { 2 } else { 1 };
     // No block of several is so small that its kernel adds in another order.
     let least = 2 * (SMALL / columns.max(1) + 1);
-    let most = rows.div_ceil(threads).clamp(FEW_ROWS, ROWS).max(least);
-    let of = |rows: Range<usize>| cut(columns, COLUMNS).map(move |columns| (rows.clone(), columns));
+    let most = rows.div_ceil(threads).clamp(FEW_ROWS, larger * ROWS).max(least);
+    let of = |rows: Range<usize>| cut(columns, larger * COLUMNS).map(move |columns| (rows.clone(), columns));
     let blocks = cut(rows, most).flat_map(of);
     // SAFETY: guaranteed by the caller.
     let run = |(rows, columns)| unsafe { job.block(rows, columns, if in_place { usize::MAX } else { DEPTH }) };
