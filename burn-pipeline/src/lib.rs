@@ -86,6 +86,7 @@ mod scoped;
 pub mod stage;
 pub mod tensor_parallel;
 pub mod train;
+mod transparent;
 mod vocabulary;
 
 #[doc(hidden)]

@@ -12,7 +12,7 @@
 //!    with one field for each entry, so parameters have the same names in every cut.
 //!
 //! Reading order: `ports`, `layer`, `sequential`, `model`, `wiring`, `carried` (a forward's values that go past
-//! layers), `entered`, `entry`, `transparent`, `chain` (the module of a stage), `part` (it as a stage). After PyTorch's
+//! layers), `entered`, `entry`, `chain` (the module of a stage), `part` (it as a stage). After PyTorch's
 //! `nn.Sequential` and DeepSpeed's `PipelineModule`.
 
 // Public for the types of `Sequential`, which the compiler must be able to name.
@@ -30,7 +30,6 @@ mod model;
 mod part;
 mod ports;
 mod sequential;
-mod transparent;
 mod wiring;
 
 pub use chain::Chain;

@@ -2,12 +2,11 @@
 
 use super::carried::Carried;
 use super::chain::{Flow, Links};
-use super::transparent::transparent;
 use super::wiring::Wiring;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::{Loss, LossFunction, PayloadCheck, Stage, StageBox, StageFunction, check, without_rule};
-use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, ParamId};
-use burn::tensor::Device;
+use crate::transparent::transparent;
+use burn::module::ParamId;
 use std::any::Any;
 use std::panic::resume_unwind;
 use std::sync::Arc;
