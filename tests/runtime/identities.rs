@@ -76,6 +76,30 @@ fn a_frozen_clone_needs_identifiers_of_its_own() {
     }
 }
 
+#[test]
+fn a_trained_clone_gets_gradients_of_its_own() {
+    let weights = |split, copy: fn(&StageContext, &Linear) -> Linear| {
+        let mut trained = pipeline(split, move |at| {
+            let policy = init_seeded(1, &at.device, |device| LinearConfig::new(4, 4).init(device));
+            StageBox::with_loss(Pair { reference: copy(at, &policy), policy }, loss)
+        })
+        .unwrap();
+        (0..2).for_each(|_| drop(trained.step(batch(), 0.1).unwrap()));
+        ["policy.weight", "reference.weight"].map(|name| named(&mut trained, name))
+    };
+    let made_twice =
+        |at: &StageContext, _: &Linear| init_seeded(1, &at.device, |device| LinearConfig::new(4, 4).init(device));
+    for split in [SplitBackward::Eager, SplitBackward::Captured] {
+        assert_eq!(weights(split, |_, policy| untied(policy.clone())), weights(split, made_twice));
+    }
+}
+
+#[test]
+#[should_panic(expected = "running statistics keep their identifier")]
+fn running_statistics_cannot_be_untied() {
+    untied(BatchNormConfig::new(4).init(&Device::flex()));
+}
+
 /// A rule that makes a parameter anew after each step.
 #[derive(Module, Debug)]
 struct Remade {

@@ -3,8 +3,8 @@
 //! Guarantees: the tensors of a convolution that is read have one element type (`f32`, `bf16` or `f16`) and sizes that
 //! fit together. All others give `None` and are left to the interpreter.
 //!
-//! A one-dimensional convolution is read as a two-dimensional one over images with one row. One in half precision is an `f32` convolution of widened operands, with its bias added
-//! in `f32`; its result is rounded once.
+//! A one-dimensional convolution is read as a two-dimensional one over images with one row. One in half precision is an
+//! `f32` convolution of widened operands, with its bias added in `f32`; its result is rounded once.
 
 use super::{Reader, tensor};
 use crate::convolution::{Convolution, Wanted, Window};

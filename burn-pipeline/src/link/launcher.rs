@@ -7,8 +7,8 @@
 //! | torchrun, and by hand | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` |
 //! | Slurm `srun` | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, else `SLURM_NTASKS` | `SLURM_LOCALID` |
 //!
-//! A Slurm batch script has `SLURM_PROCID` and `SLURM_NTASKS` too, but runs once. `srun` started the process only
-//! if a variable of a step, such as `SLURM_STEP_ID`, is set as well. Slurm's PMI sets `PMI_RANK` and `PMI_SIZE` in steps,
+//! A Slurm batch script has `SLURM_PROCID` and `SLURM_NTASKS` too, but runs once. `srun` started the process only if a
+//! variable of a step, such as `SLURM_STEP_ID`, is set as well. Slurm's PMI sets `PMI_RANK` and `PMI_SIZE` in steps,
 //! whoever started the process; MPICH did only if `MPI_LOCALRANKID` is there too.
 
 use std::fmt;

@@ -179,7 +179,8 @@ pub enum StageError {
     /// A parameter is trained at one path and frozen at another.
     #[error(
         "`{frozen}` is frozen, but has the identifier of `{trained}`, which is trained: a clone keeps identifiers, so \
-         the two count as one parameter; make the clone with `burn_pipeline::stage::untied`"
+         the two count as one parameter; make the clone with `burn_pipeline::stage::untied`, or train or freeze a \
+         tied parameter at both paths"
     )]
     HalfFrozen { trained: Box<str>, frozen: Box<str> },
     /// A parameter is computed from trained ones, but counts as frozen.

@@ -75,12 +75,13 @@ pub trait Stage: Module + Sync + 'static {
     /// the loss function gave to [`Loss::observing`]. They are the same on every rank and replica, whatever the
     /// schedule.
     ///
-    /// Parameters keep their ids, and stay trained or frozen as they were, whatever they are computed from; freeze
-    /// those that only follow a rule (`set_require_grad(false)`). They are saved, loaded and fed to captured programs
-    /// like any other. The parameters of a sharded stage are gathered for this, so they are whole here; each member
-    /// of a tensor-parallel group ([`Builder::tensor_parallel`](crate::Builder::tensor_parallel)) has the pieces of
-    /// its own layers. A stage before the first one that trains has no backward: if a parameter is unfrozen there, the
-    /// next batch is refused.
+    /// Parameters stay trained or frozen as they were, whatever they are computed from; freeze those that only follow a
+    /// rule (`set_require_grad(false)`). Change them with `Param::map`, which keeps their ids: one with another id has
+    /// no optimizer state, and the stage is captured anew in each step. They are saved, loaded and fed to captured
+    /// programs like any other. The parameters of a sharded stage are gathered for this, so they are whole here; each
+    /// member of a tensor-parallel group ([`Builder::tensor_parallel`](crate::Builder::tensor_parallel)) has the pieces
+    /// of its own layers. A stage before the first one that trains has no backward: if a parameter is unfrozen there,
+    /// the next batch is refused.
     ///
     /// # Panics
     /// A panic is caught; it ends the step with an error that names rank and stage, and changes no weight.

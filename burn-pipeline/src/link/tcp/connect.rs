@@ -209,13 +209,14 @@ impl AddressTable<'_> {
         let dialled = std::thread::scope(|scope| {
             let dials = (first..rank).zip(addresses).map(|(peer, at)| {
                 let dial = Dial { peer, at, key, admission, deadline };
-                scope.spawn(move || dial.connect(|_| Ok((Introduction { rank }, ()))))
+                let call = move || dial.connect(|_| Ok((Introduction { rank }, ())));
+                std::thread::Builder::new().spawn_scoped(scope, call).map_err(thread)
             });
             let dials: Vec<_> = dials.collect();
-            dials.into_iter().map(|dial| dial.join()).collect::<Vec<_>>()
+            dials.into_iter().map(|dial| dial.map(|dial| dial.join())).collect::<Vec<_>>()
         });
         for (place, dialled) in dialled.into_iter().enumerate() {
-            let (stream, ()) = dialled.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let (stream, ()) = dialled?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             connections[place] = Some(stream);
         }
         let above = rank + 1 - first;

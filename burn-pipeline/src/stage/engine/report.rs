@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 /// run none of the user's code. The costs:
 ///
 /// - Recording takes as long as a small stack of layers computes, and 0.5 % of a transformer block's time
-///   (`docs/decisions/011-record-every-forward.md`). New programs take longer. A value that changes with every step needs them in
-///   each step, and `tracing` reports it once; given to the batch as a tensor
+///   (`docs/decisions/011-record-every-forward.md`). New programs take longer. A value that changes with every step
+///   needs them in each step, and `tracing` reports it once; given to the batch as a tensor
 ///   ([`Stage::Extra`](crate::stage::Stage::Extra)) it costs nothing. `Tuning::captured_programs` bounds how many
 ///   programs are kept.
 /// - If stages read nothing that changes, most forwards need no recording

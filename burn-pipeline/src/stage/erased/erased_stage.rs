@@ -243,15 +243,18 @@ impl<M: Stage> ErasedStage for Typed<M> {
             Ok((module, true)) => {
                 self.follows_rule = Some(true);
                 let module = self.masters.narrowed(module);
-                self.module = as_leaves(module, &known).map(|module| self.rounded(module));
-                let renamed = parameter_ids(Self::present(&self.module)?) != ids;
+                let leaves = as_leaves(module, &known);
+                let renamed = leaves.as_ref().is_ok_and(|module| parameter_ids(module) != ids);
+                if renamed {
+                    (self.forward_state, self.masters.ruled) = (OnceCell::new(), None);
+                }
+                self.module = leaves.map(|module| self.rounded(module));
                 if renamed {
                     // Recordings give gradients by the identifiers of before.
                     let (split, splits, keep_outputs) = self.chosen;
-                    self.forward_state = OnceCell::new();
                     self.choose_engine(split, splits, keep_outputs);
                 }
-                Ok(())
+                Self::present(&self.module).map(drop)
             }
             Err(panic) => {
                 self.module = Ok(kept);
@@ -265,7 +268,8 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn restart(&mut self) {
-        (self.offered, self.replacement) = (None, None);
+        self.offered = None;
+        self.withdraw_module();
         self.engine.clear();
         self.module.iter().for_each(free_abandoned);
         // A forward that panicked while it was recorded may have been mistaken for one that cannot be captured. And

@@ -108,6 +108,8 @@ pub(crate) struct Offered {
     pub(crate) before: Vec<NamedParameter>,
     /// The float parameters of the new module.
     pub(crate) after: Vec<NamedParameter>,
+    /// Its other parameters, as text.
+    pub(crate) buffers: Vec<String>,
 }
 
 impl Offered {
@@ -147,7 +149,11 @@ impl<M: Stage> ReplaceModule for Typed<M> {
         self.before_offer = self.forward_state().into_iter().map(|weight| (weight.id, weight.value)).collect();
         let Some(new) = changed(old.clone(), change) else { return Ok(None) };
         let (new, names) = (as_leaves(new, &trained(&old)).map_err(Box::new)?, &self.options.names);
-        let offered = Offered { before: named_parameters(&old, names), after: named_parameters(&new, names) };
+        let others = named_weights(&new, names).into_iter().filter(|weight| !weight.value.dtype().is_float());
+        let described =
+            |NamedWeight { path, value, .. }| format!("`{path}` {:?} of {:?}", value.shape().to_vec(), value.dtype());
+        let buffers = others.map(described).collect();
+        let offered = Offered { before: named_parameters(&old, names), after: named_parameters(&new, names), buffers };
         if let Some(error) = offered.misfit() {
             return Err(error);
         }

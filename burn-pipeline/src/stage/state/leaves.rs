@@ -76,14 +76,15 @@ pub(in crate::stage) fn as_leaves<M: Module>(module: M, known: &HashMap<ParamId,
             refused.get_or_insert(StageError::Quantised { path, dtype: value.dtype() });
             return;
         }
-        let (path, trains) = (place.path(), Standing::of(param) != Standing::Frozen);
+        let is_node = value.is_tracked() && !param.is_trained();
+        let known_as = known.get(&param.id()).copied().filter(|_| is_node);
+        let (path, trains) = (place.path(), known_as.unwrap_or(Standing::of(param) != Standing::Frozen));
         let (other, same) = first.entry(param.id()).or_insert_with(|| (path.clone(), trains));
         if *same != trains {
             let [trained, frozen] =
                 if trains { [&path, other] } else { [other, &path] }.map(|path| path.as_str().into());
             refused.get_or_insert(StageError::HalfFrozen { trained, frozen });
         }
-        let is_node = value.is_tracked() && !param.is_trained();
         let Some(strategy) = value.device().gradient_checkpointing_strategy().filter(|_| is_node) else { return };
         let standing = match (known.get(&param.id()), Standing::of(param)) {
             (Some(true), _) => Standing::Trained,

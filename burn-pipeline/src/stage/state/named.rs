@@ -66,7 +66,7 @@ pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
 
 /// A module like this one whose parameters have identifiers of their own, to be frozen or trained apart from it: the
 /// reference model of a preference loss, or the target of a moving average. What has one identifier at several paths
-/// still has one.
+/// still has one. Make it before layers are cut over a group, since a group knows its cuts by identifier.
 ///
 /// ```
 /// use burn::module::Module;
@@ -77,31 +77,43 @@ pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
 /// let reference = untied(policy.clone()).no_grad();
 /// assert_ne!(policy.weight.id, reference.weight.id);
 /// ```
+///
+/// # Panics
+/// Panics if the module has running statistics (Burn's `RunningState`): Burn gives them no other identifier, and the
+/// two modules would share them. Make the second module by its config then.
 pub fn untied<M: Module>(module: M) -> M {
     struct Untied(HashMap<ParamId, ParamId>);
 
     impl Untied {
-        fn renamed<T: Parameter>(&mut self, param: Param<T>) -> Param<T> {
+        fn renamed<T: Parameter>(&mut self, param: Param<T>, apart: impl FnOnce(T) -> T) -> Param<T> {
             let (id, value, mapper) = param.consume();
-            Param::from_mapped_value(*self.0.entry(id).or_default(), value, mapper)
+            Param::from_mapped_value(*self.0.entry(id).or_default(), apart(value), mapper)
         }
     }
 
     impl ModuleMapper for Untied {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            self.renamed(param)
+            // One leaf of autodiff's graph would get the gradients of both.
+            self.renamed(param, |value| match value.is_require_grad() {
+                true => value.detach().require_grad(),
+                false => value,
+            })
         }
 
         fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-            self.renamed(param)
+            self.renamed(param, |value| value)
         }
 
         fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-            self.renamed(param)
+            self.renamed(param, |value| value)
         }
     }
 
-    module.map(&mut Untied(HashMap::new()))
+    let before = parameter_ids(&module);
+    let apart = module.map(&mut Untied(HashMap::new()));
+    let shared = parameter_ids(&apart).iter().any(|id| before.contains(id));
+    assert!(!shared, "running statistics keep their identifier in a clone: make the second module by its config");
+    apart
 }
 
 /// The identifiers of a module's float parameters, in visiting order.

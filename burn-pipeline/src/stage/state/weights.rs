@@ -9,7 +9,7 @@ use super::leaves::Standing;
 use super::names::Names;
 use crate::payload::AnyTensor;
 use burn::module::{Module, ParamId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A parameter or buffer of a module.
 #[derive(Clone, Debug)]
@@ -47,21 +47,25 @@ pub fn named_weights<M: Module>(module: &M, names: &Names) -> Vec<NamedWeight> {
     weights
 }
 
-/// Like [`named_weights`], with adapters added to the weights that they adapt. A parameter with several paths that has
-/// other values at some of them, because an adapter adapts it there alone, comes once for each value.
+/// Like [`named_weights`], with adapters added to the weights that they adapt. A parameter with several paths, at some
+/// of which an adapter adapts it, comes once for each path.
 pub(in crate::stage) fn merged_weights<M: Module>(module: M, names: &Names) -> Vec<NamedWeight> {
+    let mut paths = Vec::new();
+    each_float(&module, |place, _| paths.push(place.path()));
+    let adapted =
+        |path: &str| paths.iter().any(|other| other.strip_prefix(path).is_some_and(|p| p.starts_with(".lora.")));
+    let mut apart = HashSet::new();
+    each_float(&module, |place, param| apart.extend(adapted(&place.path()).then(|| param.id())));
     let merged = module.materialize();
     let mut weights = named_weights(&merged, names);
-    let first = |id: ParamId, weights: &[NamedWeight]| weights.iter().position(|weight| weight.id == id);
+    let several = |weight: &NamedWeight| weight.names.len() > 1 && apart.contains(&weight.id);
+    let apart: HashSet<ParamId> = weights.iter().filter(|weight| several(weight)).map(|weight| weight.id).collect();
+    weights.retain(|weight| !apart.contains(&weight.id));
     each(&merged, |place, param| {
-        let Some(known) = first(param.id(), &weights).filter(|&known| weights[known].names.len() > 1) else { return };
-        let (path, value) = (place.path(), param.base().inner());
-        let (name, bytes) =
-            (names.in_model(&path), |value: &AnyTensor| value.to_data().map(|data| data.as_bytes().to_vec()));
-        if path != weights[known].path && bytes(&value) != bytes(&weights[known].value) {
-            weights[known].names.retain(|other| *other != name);
-            let containers = place.containers.clone();
-            weights.push(NamedWeight { id: param.id(), path, names: vec![name], containers, value });
+        if apart.contains(&param.id()) {
+            let (path, containers) = (place.path(), place.containers.clone());
+            let (names, value) = (vec![names.in_model(&path)], param.base().inner());
+            weights.push(NamedWeight { id: param.id(), path, names, containers, value });
         }
     });
     weights

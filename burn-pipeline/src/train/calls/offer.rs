@@ -119,7 +119,8 @@ impl RankOffer {
             let trained = if p.trainable { "trained" } else { "frozen" };
             format!("`{}` {:?} of {:?}, {trained}", p.path, p.shape, p.dtype)
         };
-        self.copies.push(offered.after.iter().map(described).collect::<Vec<_>>().join("; "));
+        let floats = offered.after.iter().map(described);
+        self.copies.push(floats.chain(offered.buffers.iter().cloned()).collect::<Vec<_>>().join("; "));
         let untied = offered.fresh().filter(|fresh| !sharing.declares(&fresh.path));
         self.fresh.extend(untied.map(|fresh| (fresh.id.val(), fresh.path.clone())));
     }

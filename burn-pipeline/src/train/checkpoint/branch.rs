@@ -7,6 +7,7 @@
 use super::lock::FolderLock;
 use super::manifest::Order;
 use super::pretrained::Given;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A job's history of saved and loaded checkpoints.
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Branch {
     /// The locks of the folders that the job has saved into.
     pub(super) locks: Vec<FolderLock>,
+    /// The folders of the checkpoints that the job has loaded.
+    pub(super) read: BTreeSet<PathBuf>,
     /// The folder and serial number of the checkpoint that the job saved or loaded last.
     pub(in crate::train) last: Option<(PathBuf, u64)>,
     /// What the job got from pretrained weights.
@@ -23,9 +26,18 @@ pub(crate) struct Branch {
 impl Branch {
     /// Continues the branch from this checkpoint.
     pub(super) fn goes_on_from(&mut self, folder: &Path, serial: Option<u64>) {
-        let root = folder.canonicalize().ok().and_then(|folder| folder.parent().map(Path::to_owned));
-        self.last = root.zip(serial);
+        self.last = root_of(folder).zip(serial);
     }
+
+    /// Remembers the folder of a checkpoint that was loaded.
+    pub(super) fn has_read(&mut self, folder: &Path) {
+        self.read.extend(root_of(folder));
+    }
+}
+
+/// The folder that a checkpoint is in, which may be named by a link or without its own folder.
+fn root_of(checkpoint: &Path) -> Option<PathBuf> {
+    checkpoint.canonicalize().ok()?.parent().map(Path::to_owned)
 }
 
 /// The index of the checkpoint that one follows, among those completed before it.

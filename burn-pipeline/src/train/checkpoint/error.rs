@@ -94,10 +94,10 @@ pub enum CheckpointError {
          which they were made"
     )]
     AdapterDiffers { name: String, what: &'static str, own: f64, said: f64 },
-    /// Parameters that are no adapters were trained, and would not be written.
+    /// Parameters that are no adapters were trained or changed, and would not be written.
     #[error(
-        "these parameters are trained, but a file of adapters alone would lack them: {}; freeze them before the \
-         training (`Module::freeze`), or write all weights (`Export::merged`)",
+        "these parameters are trained, or are no longer what was loaded, and a file of adapters alone would lack them: \
+         {}; freeze them before the training (`Module::freeze`), or write all weights (`Export::merged`)",
         names.join(", ")
     )]
     LeftOut { names: Vec<String> },
@@ -109,8 +109,8 @@ pub enum CheckpointError {
     IdleAdapter { shown: String },
     /// Adapters and their base were loaded by different rules.
     #[error(
-        "the rotary rows of `{name}` would be {base}, and those of its adapter {adapter}; give both stores the same rule \
-         (`Pretrained::halves_to_pairs` or `pairs_to_halves`), after the renames"
+        "the rotary rows of `{name}` would be {base}, and those of its adapter {adapter}; give both stores \
+         the same rule (`Pretrained::halves_to_pairs` or `pairs_to_halves`), after the renames"
     )]
     Unturned { name: String, base: String, adapter: String },
     /// The base of a checkpoint is not what it was.

@@ -134,8 +134,7 @@ impl Checkpoints {
     pub(super) fn begin(&self, step: u64, job: &mut Branch) -> Result<Staging, CheckpointError> {
         create_durably(&self.root)?;
         let base = self.base_entry(&job.given)?;
-        let last = job.last.as_ref().map(|(root, _)| root.as_path());
-        let saving = FolderLock::of(&self.root, &mut job.locks, last)?;
+        let saving = FolderLock::of(&self.root, &mut job.locks, &job.read)?;
         let names = names(&self.root)?;
         names.iter().filter(|name| is_partial(name)).for_each(|name| remove(&self.root.join(name)));
         // A job that resumed from an earlier step saves some steps a second time.

@@ -63,8 +63,8 @@ impl Pipeline {
             names => Err(CheckpointError::UnknownParameters { names }),
         });
         self.finish(found)?;
-        self.branch.given.turned.clone_from(&checkpoint.manifest.turned);
-        self.branch.given.adapted.clone_from(&checkpoint.manifest.adapted);
+        self.branch.given.add_checkpoint(&checkpoint.manifest, contents == Contents::Weights);
+        self.branch.has_read(checkpoint.folder());
         Ok(())
     }
 

@@ -5,13 +5,13 @@
 //!
 //! 1. A pipeline's first save takes an exclusive lock of the file `LOCK` in the folder, and holds it until the pipeline
 //!    is dropped. The system releases it when the process ends, however it ends.
-//! 2. A pipeline that goes on from a checkpoint of the folder shares the lock with other pipelines of its process,
+//! 2. A pipeline that has loaded a checkpoint which another pipeline of its process saved shares the locks with it,
 //!    because a process that resumes may still hold the pipeline that it resumes from. Only one saves at a time.
 //! 3. On a file system without locks, it warns and continues.
 
 use super::error::CheckpointError;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -45,16 +45,16 @@ pub(super) struct Saving {
 }
 
 impl FolderLock {
-    /// Starts a save into a folder, and adds the folder's lock to the pipeline's own if it is new. `last` is the folder
-    /// of the checkpoint that the pipeline saved or loaded last.
+    /// Starts a save into a folder, and adds the folder's lock to the pipeline's own if it is new. `read` are the
+    /// folders of the checkpoints that the pipeline has loaded.
     ///
     /// # Errors
     /// Returns [`CheckpointError::InUse`] if another process has the lock, or another pipeline of this process has it
     /// or is saving there now.
-    pub(super) fn of(root: &Path, own: &mut Vec<Self>, last: Option<&Path>) -> Result<Saving, CheckpointError> {
+    pub(super) fn of(root: &Path, own: &mut Vec<Self>, read: &BTreeSet<PathBuf>) -> Result<Saving, CheckpointError> {
         let root = root.canonicalize().map_err(CheckpointError::io("locking", root))?;
-        let shares = own.iter().any(|own| own.root == root) || last == Some(&root);
         let mut locked = locked();
+        let shares = own.iter().any(|own| own.root == root) || read.iter().any(|root| locked.contains_key(root));
         let lock = match locked.entry(root.clone()) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(new) => {
@@ -66,7 +66,7 @@ impl FolderLock {
             return Err(CheckpointError::InUse { root, by });
         }
         if lock.holders > 0 && !shares {
-            let by = "another pipeline of this process (this one has loaded none of its checkpoints)".to_owned();
+            let by = "another pipeline of this process, none of whose checkpoints were loaded,".to_owned();
             return Err(CheckpointError::InUse { root, by });
         }
         lock.saving = true;

@@ -89,11 +89,12 @@ pub(super) fn run<C: Command>(
     };
     // Unwind safety: a panic ends the link, and so the pipeline.
     let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
+    let goes_on = is_local && result.is_ok();
     let result = result.unwrap_or_else(|panic| Err(of_panic(rank, C::NAME, panic.as_ref())));
     let result = result.map_err(|error| rank.executor().blame_device(error));
     match result.inspect_err(|error| tell_failure(rank.number(), error)) {
         // No other process takes part in the call, so none has to know.
-        Err(error) if is_local && error.is_of_call() => {
+        Err(error) if goes_on && error.is_of_call() => {
             Ok(Err(PipelineError::Undone { source: Box::new(error), dropped: false }))
         }
         result => result.inspect_err(|error| rank.executor().fail(error)),

@@ -25,8 +25,8 @@ impl Builder {
     /// other.
     ///
     /// Numbers equal one device's up to rounding, because sums are added in parts, and are bitwise equal under every
-    /// schedule with `Ordered`. [`Feature`](crate::train::Feature) lists what is refused beside it. Fused actions run one
-    /// after the other.
+    /// schedule with `Ordered`. The guide's chapter [`numbers`](crate::_guide::numbers) lists what is refused beside
+    /// it. Fused actions run one after the other.
     pub fn tensor_parallel(mut self, sizes: impl Into<GroupSizes>) -> Self {
         self.members = sizes.into();
         self
@@ -43,7 +43,7 @@ impl Builder {
     /// bitwise equal in every run. Checkpoints and exports hold the ordinary layers' parameters. Lists of the model's
     /// stages ([`Pipeline::weights`](crate::Pipeline::weights), for example) end with two more entries for the
     /// embedding and the head (one if they are one matrix). Evaluations return the last stage's outputs, not scores.
-    /// Bidirectional schedules are refused; [`Feature`](crate::train::Feature) lists what else is.
+    /// Bidirectional schedules are refused; the guide's chapter [`numbers`](crate::_guide::numbers) lists what else is.
     pub fn vocabulary(mut self, vocabulary: Vocabulary) -> Self {
         self.vocabulary = Some(vocabulary);
         self

@@ -69,8 +69,9 @@ impl Made {
         let copy = |weight: NamedWeight| copies.get(&weight.id).cloned().map(|value| NamedWeight { value, ..weight });
         refuse_types(rank, stage, device, &weights.into_iter().filter_map(copy).collect::<Vec<_>>())?;
         refuse_gradients(rank, stage, held.options().declared.as_ref())?;
-        // Members' buffers may differ.
-        let buffers = if group.size() < 2 { held.buffers() } else { Vec::new() };
+        // Those of members, and of replicas over which weights are cut, may differ.
+        let alike = group.size() < 2 && !held.options().spread;
+        let buffers = if alike { held.buffers() } else { Vec::new() };
         let values: Vec<_> = held.weights().into_iter().chain(buffers).collect();
         self.parameters.push((stage.index(), described(&values, group)));
         self.facts.push(facts);

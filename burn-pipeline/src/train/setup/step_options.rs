@@ -72,8 +72,8 @@ impl Builder {
     /// plain forward, in `f32`, and so does a stage that cannot be captured
     /// ([`Pipeline::engines`](crate::Pipeline::engines) names it).
     ///
-    /// Building fails on other processors and devices. [`Feature`](crate::train::Feature) lists what is refused beside
-    /// it.
+    /// Building fails on other processors and devices. The guide's chapter
+    /// [`numbers`](crate::_guide::numbers) lists what is refused beside it.
     pub fn bf16_matmuls(mut self, rounded: bool) -> Self {
         self.bf16_matmuls = rounded;
         self
@@ -98,7 +98,7 @@ impl Builder {
     /// float tensor in its input and its extras is refused. When ranks are processes, all must choose the same, and the
     /// processes with a copy of the first stage get the gradients of the whole batch; the others get none.
     ///
-    /// [`Feature`](crate::train::Feature) lists what is refused beside it.
+    /// The guide's chapter [`numbers`](crate::_guide::numbers) lists what is refused beside it.
     pub fn input_gradients(mut self, compute: bool) -> Self {
         self.input_gradients = compute;
         self

@@ -1,10 +1,10 @@
 //! One step of the weights on one rank.
 
 use super::contract::Contract;
-use super::equal::equalize_copies;
 use super::gradients::Finished;
 use super::panic::caught;
 use super::rank::Rank;
+use super::replicas::copy_weights;
 use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
 use crate::payload::{AnyTensor, Validate};
@@ -111,7 +111,8 @@ impl Rank {
             let replaced = own.and_then(|own| held.replace(&own));
             replaced.map_err(|source| ExecuteError::Module { rank, stage, source })?;
         }
-        equalize_copies(&mut self.executor, &self.placement)?;
+        copy_weights(&mut self.executor, &self.placement)?;
+        self.executor.broadcast_weights()?;
         self.sharing.copy_first(&mut self.executor)?;
         self.forget();
         if self.executor.is_sharded() {

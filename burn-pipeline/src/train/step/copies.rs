@@ -5,8 +5,8 @@
 //! and get equal gradients, so they can diverge only by optimizers that differ (made from one process's arguments, or
 //! by a counter), code that changes weights of one copy, or devices that compute differently.
 //!
-//! 1. Each rank computes a checksum of its stages' weights (CRC-32): one of what it holds whole, and one of the pieces
-//!    of its place in a group.
+//! 1. Each rank computes checksums of its stages (CRC-32): of the weights that it holds whole, of the pieces of its
+//!    place in a group, and of integers and truth values.
 //! 2. All ranks get all checksums, and compare those of the same stage and place.
 //!
 //! Sharded parameters have no copies: each shard is one replica's.
@@ -24,7 +24,7 @@ pub(crate) struct Drifted {
     pub(crate) other: usize,
 }
 
-/// A stage's index, for pieces the place in the group, and the checksum.
+/// A stage's index; for pieces the place in the group, and after these places those of buffers; and the checksum.
 type Sum = (usize, Option<usize>, u32);
 
 impl Rank {
@@ -79,8 +79,11 @@ impl Rank {
             let held = &self.executor.stages()[&stage];
             let weights = held.weights().into_iter().filter(|(id, _)| !holders.is_cut_among_replicas(*id));
             let weights = weights.map(|(id, weight)| (holders.piece_of(id), weight));
-            // Members' buffers may differ.
-            let buffers = held.buffers().into_iter().map(|(_, buffer)| (Some(groups.members.member()), buffer));
+            // Buffers of members, and of replicas over which weights are cut, may differ.
+            let (member, members) = (groups.members.member(), groups.members.size());
+            let replica = if groups.replicas.cuts_any(held.parameters()) { groups.replicas.member() } else { 0 };
+            let place = Some(member + members * (1 + replica));
+            let buffers = held.buffers().into_iter().map(|(_, buffer)| (place, buffer));
             for (place, value) in weights.chain(buffers) {
                 let data = value.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
                 of_stage.entry(place).or_default().update(data.as_bytes());

@@ -1,7 +1,8 @@
 //! Makes all copies of a stage equal: data-parallel replicas, and both routes of a bidirectional placement.
 //!
 //! Guarantees: afterwards copies hold the first one's parameters and buffers, bit for bit. The members of a
-//! tensor-parallel group keep integers and truth values of their own, since these may say which piece a member holds.
+//! tensor-parallel group keep integers and truth values of their own, and so do replicas over which weights are cut:
+//! these may say which piece a rank holds.
 //!
 //! 1. Floating-point parameters go from rank to rank as payloads.
 //! 2. Integers and truth values, which not every link sends, go through a gather.
@@ -9,9 +10,10 @@
 use super::replicas::copy_weights;
 use crate::execute::{ExecuteError, Executor};
 use crate::payload::AnyTensor;
+use crate::stage::ErasedStage;
 use burn::module::ParamId;
 use burn::tensor::{DType, TensorData};
-use burn_pipeline_plan::plan::{Placement, StageId};
+use burn_pipeline_plan::plan::Placement;
 use std::collections::HashMap;
 
 /// A stage's index, the member of its group, and the element type, shape and bytes of each of its buffers.
@@ -21,30 +23,42 @@ type Buffers = (usize, usize, Vec<(DType, Vec<usize>, Vec<u8>)>);
 pub(super) fn equalize_copies(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     copy_weights(executor, placement)?;
     executor.broadcast_weights()?;
-    let (rank, replica, member) = (executor.rank(), executor.grid().replica(), executor.groups().members.member());
+    copy_buffers(executor, placement)
+}
+
+fn copy_buffers(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
+    let (rank, replica, groups) = (executor.rank(), executor.grid().replica(), executor.groups().clone());
     if executor.grid().replicas() == 1 && placement.routes() == 1 {
         return Ok(());
     }
-    let is_first = |stage: StageId| replica == 0 && stage.route() == 0;
-    let failed = |message| ExecuteError::Device { rank, message };
+    let (member, failed) = (groups.members.member(), |message| ExecuteError::Device { rank, message });
+    let own_of = |held: &dyn ErasedStage| groups.replicas.cuts_any(held.parameters());
     let mut own: Vec<Buffers> = Vec::new();
     for (stage, held) in executor.stages().iter().filter(|(stage, _)| placement.contains(**stage)) {
-        let values: Result<Vec<_>, String> = match is_first(*stage) {
-            true => held.buffers().into_iter().map(|(_, value)| packed(&value)).collect(),
-            false => Ok(Vec::new()),
-        };
-        own.push((stage.index(), member, values.map_err(failed)?));
+        if (replica, stage.route()) == (0, 0) {
+            let values: Result<Vec<_>, String> = held.buffers().iter().map(|(_, value)| packed(value)).collect();
+            own.push((stage.index(), member, values.map_err(failed)?));
+        }
     }
-    let mut first: HashMap<(usize, usize), Vec<_>> = HashMap::new();
-    for (index, member, values) in executor.gather(&own)?.into_iter().flatten().filter(|row| !row.2.is_empty()) {
-        first.insert((index, member), values);
-    }
-    for (stage, held) in executor.stages().iter_mut().filter(|(stage, _)| !is_first(**stage)) {
-        let values = first.get(&(stage.index(), member)).map(Vec::as_slice).unwrap_or_default();
-        let buffers = held.buffers().into_iter().zip(values);
+    let rows = executor.gather(&own)?.into_iter().flatten();
+    let first: HashMap<(usize, usize), Vec<_>> = rows.map(|(index, member, of)| ((index, member), of)).collect();
+    for (&stage, held) in executor.stages().iter_mut() {
+        let (own, Some(values)) = (held.buffers(), first.get(&(stage.index(), member))) else { continue };
+        if (replica, stage.route()) == (0, 0) || replica > 0 && own_of(held.as_ref()) {
+            continue;
+        }
+        if own.len() != values.len() {
+            let counts = format!("{} and {}", values.len(), own.len());
+            return Err(failed(format!(
+                "copies of stage {stage} hold {counts} parameters of integers or truth values"
+            )));
+        }
+        let buffers = own.into_iter().zip(values);
         let values: HashMap<ParamId, AnyTensor> =
             buffers.map(|((id, own), (dtype, shape, bytes))| (id, unpacked(*dtype, shape, bytes, &own))).collect();
-        held.replace(&values).map_err(|source| ExecuteError::Module { rank, stage: *stage, source })?;
+        if !values.is_empty() {
+            held.replace(&values).map_err(|source| ExecuteError::Module { rank, stage, source })?;
+        }
     }
     Ok(())
 }

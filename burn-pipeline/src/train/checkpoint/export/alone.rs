@@ -16,8 +16,8 @@ use std::time::Instant;
 /// Compares the model with what will be said of its adapters.
 pub(super) struct Alone {
     pub(super) adapters: Adapters,
-    /// The digests of the pretrained values, by name.
-    pub(super) given: BTreeMap<String, String>,
+    /// The digests of the values that were loaded, by name.
+    pub(super) loaded: BTreeMap<String, String>,
 }
 
 impl Command for Alone {
@@ -49,18 +49,17 @@ impl Alone {
         Ok(())
     }
 
-    /// What adapters alone would leave out of a stage: parameters that train; those that are no longer what pretrained
-    /// weights gave (except pieces of a tensor-parallel group, which this rank cannot compare alone); and running
-    /// statistics of which nothing was given.
+    /// What adapters alone would leave out of a stage: parameters that train; those that are no longer what was loaded
+    /// (except pieces, which this rank cannot compare alone); and running statistics of which nothing was loaded.
     fn left_out(&self, held: &dyn ErasedStage, holders: Holders<'_>) -> Result<Vec<String>, CheckpointError> {
         let (trained, moving) = (trained(held), held.forward_state());
         let mut names = Vec::new();
         for weight in held.named_weights().iter().filter(|weight| !is_adapter(&weight.names[0])) {
             let name = &weight.names[0];
             let device = |message| CheckpointError::Device { name: name.clone(), message };
-            let differs = match self.given.get(name).filter(|_| holders.piece_of(weight.id).is_none()) {
+            let differs = match self.loaded.get(name).filter(|_| !holders.is_cut(weight.id)) {
                 _ if trained.contains(&weight.id) => true,
-                Some(given) => digest(weight.value.to_data().map_err(device)?) != *given,
+                Some(loaded) => digest(weight.value.to_data().map_err(device)?) != *loaded,
                 None => moving.iter().any(|moving| moving.id == weight.id),
             };
             names.extend(differs.then(|| format!("`{name}`")));

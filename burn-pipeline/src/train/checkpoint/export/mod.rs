@@ -46,7 +46,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// Same as [`Pipeline::export`]. Also fails if a rule of [`Export::like`] does not fit the model, the folder of
-    /// [`Export::sharded`] is not empty, or [`Export::adapters`] would leave out what was trained.
+    /// [`Export::sharded`] is not empty, or [`Export::adapters`] would leave out what changed since it was loaded.
     pub fn export_as(&mut self, path: impl AsRef<Path>, how: impl Into<Export>) -> Result<(), CheckpointError> {
         if let Some((name, first, second)) = self.stages.claimed_twice() {
             return Err(CheckpointError::SameName { name, first, second });
@@ -56,8 +56,8 @@ impl Pipeline {
         let copies = match how.only_adapters() {
             None => self.stages.named_copies(how.merges()),
             Some(adapters) => {
-                let (adapters, given) = (adapters.clone(), self.branch.given.digests.clone());
-                self.ask(Alone { adapters, given })?.into_iter().collect::<Result<(), _>>()?;
+                let (adapters, loaded) = (adapters.clone(), self.branch.given.loaded.clone());
+                self.ask(Alone { adapters, loaded })?.into_iter().collect::<Result<(), _>>()?;
                 BTreeSet::new()
             }
         };

@@ -137,9 +137,9 @@ fn only_one_save_at_a_time_goes_into_a_folder() {
     assert!(error.contains("another pipeline of this process"), "{error}");
     first.commit(manifest(1), &mut one).unwrap();
     let error = checkpoints.begin(1, &mut other).unwrap_err().to_string();
-    assert!(error.contains("this one has loaded none of its checkpoints"), "{error}");
+    assert!(error.contains("none of whose checkpoints were loaded"), "{error}");
     let loaded = checkpoints.latest().unwrap();
-    other.goes_on_from(loaded.folder(), loaded.serial());
+    other.has_read(loaded.folder());
     checkpoints.begin(1, &mut other).unwrap().commit(manifest(1), &mut other).unwrap();
     assert_eq!(names(&checkpoints.all().unwrap()), ["step-00000001", "step-00000001-2"]);
 }

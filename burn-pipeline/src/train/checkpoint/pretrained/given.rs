@@ -2,7 +2,7 @@
 
 use super::fit::Fitted;
 use crate::train::checkpoint::error::CheckpointError;
-use crate::train::checkpoint::manifest::Turn;
+use crate::train::checkpoint::manifest::{Manifest, Turn};
 use std::collections::BTreeMap;
 
 /// What a job got from pretrained weights.
@@ -12,6 +12,8 @@ pub(in crate::train::checkpoint) struct Given {
     pub(in crate::train::checkpoint) stores: Vec<String>,
     /// The digests of the values of parameters, by name.
     pub(in crate::train::checkpoint) digests: BTreeMap<String, String>,
+    /// The same, of what pretrained weights or a checkpoint gave last: the base of adapters.
+    pub(in crate::train::checkpoint) loaded: BTreeMap<String, String>,
     /// How the rotary rows of each parameter were reordered, if they were.
     pub(in crate::train::checkpoint) turned: BTreeMap<String, Option<Turn>>,
     /// The same of the adapters of parameters.
@@ -23,10 +25,23 @@ impl Given {
     pub(in crate::train::checkpoint) fn add(&mut self, stores: &[String], fitted: Fitted) {
         self.stores.retain(|known| !stores.contains(known));
         self.stores.extend_from_slice(stores);
+        self.loaded.extend(fitted.digests.clone());
         self.digests.extend(fitted.digests);
         self.turned.extend(fitted.turned);
         self.adapted.retain(|name, _| !fitted.with_base.contains(name));
         self.adapted.extend(fitted.adapted);
+    }
+
+    /// Remembers what a checkpoint gave. One that starts a new job (`weights`) is the base of later adapters, also
+    /// where it does not say what it holds.
+    pub(in crate::train::checkpoint) fn add_checkpoint(&mut self, manifest: &Manifest, weights: bool) {
+        self.turned.clone_from(&manifest.turned);
+        self.adapted.clone_from(&manifest.adapted);
+        if weights {
+            self.loaded.clear();
+        }
+        let entries = manifest.parameters.iter().filter(|entry| !entry.digest.is_empty());
+        self.loaded.extend(entries.map(|entry| (entry.key().to_owned(), entry.digest.clone())));
     }
 
     /// Refuses adapters whose rows would have another order than those of the parameters that they adapt, whichever of
