@@ -9,8 +9,8 @@
 //! optimizer state), `options` (what a user sets), `engine` (ways to run a stage), `erased` (what the executor drives),
 //! `single` (a stage by hand).
 //!
-//! The guide's chapter [`cut_a_model`](crate::_guide::cut_a_model) has examples: a stack of layers, and a transformer
-//! whose first stage takes token ids and the others hidden states.
+//! The guide's chapter [`cut_a_model`](crate::_guide::cut_a_model) has examples: a list of layers, and a
+//! language model whose first stage takes token ids and the others hidden states.
 
 mod batch;
 mod engine;

@@ -55,8 +55,8 @@ impl Builder {
     /// what its stages do not read, a process may give a placeholder: of the same types and number of samples, whatever
     /// its other sizes and values.
     ///
-    /// The timeout also bounds how far processes may drift apart: between two calls, none may be busy with other work
-    /// for longer.
+    /// Between two calls a process may be busy with other work for up to sixty timeouts; the others wait, with a
+    /// warning each.
     ///
     /// # Errors
     /// Same as [`Builder::build`]. Also fails if the link has another number of ranks than the plan, or, naming the
