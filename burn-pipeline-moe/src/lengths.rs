@@ -64,7 +64,8 @@ impl RowLengths {
     /// A mask `[batch, seq]`, true where a position of rows of length `seq` is valid.
     pub fn mask(&self, seq: usize) -> Tensor<2, Bool> {
         let ([batch], device) = (self.tokens.dims(), self.tokens.device());
-        let positions = Tensor::<1, Int>::arange(0..seq as i64, &device).unsqueeze::<2>().expand([batch, seq]);
+        let positions = Tensor::<1, Int>::arange(0..seq as i64, (&device, self.tokens.dtype()));
+        let positions = positions.unsqueeze::<2>().expand([batch, seq]);
         positions.lower(self.tokens.clone().unsqueeze_dim::<2>(1).expand([batch, seq]))
     }
 
@@ -72,7 +73,8 @@ impl RowLengths {
     /// [`AttentionContext`](crate::layers::AttentionContext).
     pub fn documents(&self, documents: Tensor<2, Int>) -> Tensor<2, Int> {
         let [batch, seq] = documents.dims();
-        let own = Tensor::<1, Int>::arange(0..seq as i64, &documents.device()).neg().sub_scalar(1);
+        let own = Tensor::<1, Int>::arange(0..seq as i64, (&documents.device(), documents.dtype()));
+        let own = own.neg().sub_scalar(1);
         documents.mask_where(self.mask(seq).bool_not(), own.unsqueeze::<2>().expand([batch, seq]))
     }
 

@@ -3,7 +3,7 @@
 
 use crate::cases::noise;
 use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{Batch, Loss, Stage, StageBox, init_seeded};
 use burn_pipeline::train::{Pipeline, StageContext};
@@ -55,6 +55,21 @@ fn by_hand(x: &[f32], weights: &[Vec<f32>], seq: usize, sees: impl Fn(usize, usi
         }));
     }
     out
+}
+
+#[test]
+fn counts_and_documents_may_have_any_integer_type() {
+    let of = |dtype| {
+        let ints = |values: Vec<i64>, shape: &[usize]| TensorData::new(values, shape.to_vec()).convert_dtype(dtype);
+        let lengths = RowLengths::tokens(Tensor::from_data(ints(vec![3, 1], &[2]), (&Device::flex(), dtype)));
+        let documents = Tensor::<2, Int>::from_data(ints(vec![0; 8], &[2, 4]), (&Device::flex(), dtype));
+        let documents: Vec<i64> = lengths.documents(documents).into_data().iter().collect();
+        (lengths.mask(4).into_data().iter::<bool>().collect::<Vec<_>>(), documents)
+    };
+    let (mask, documents) = of(DType::I64);
+    assert_eq!(mask, [true, true, true, false, true, false, false, false]);
+    assert_eq!(documents, [0, 0, 0, -4, 0, -2, -3, -4]);
+    assert_eq!(of(DType::I32), (mask, documents));
 }
 
 proptest! {

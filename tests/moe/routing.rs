@@ -109,6 +109,7 @@ fn gates_are_scores_of_the_chosen_normalised_where_asked() {
         (Scoring::Softmax, false, 2),
         (Scoring::Softmax, true, 1),
         (Scoring::Sigmoid, true, 3),
+        (Scoring::Sigmoid, true, 1),
     ] {
         let config = RouterConfig::new(4, 5).with_top_k(k).with_scoring(scoring).with_normalize(normalize);
         let router = init_seeded(21, &Device::flex(), |device| config.init(device));
@@ -124,7 +125,7 @@ fn gates_are_scores_of_the_chosen_normalised_where_asked() {
             };
             assert_eq!(experts[token * k..][..k], best(row, k));
             let sum: f32 = best(row, k).iter().map(|&e| score[e]).sum();
-            // A single softmax choice is never divided by itself: its gate would not depend on the router.
+            // A single choice is never divided by itself: its gate would not depend on the router.
             let divisor = if normalize && k > 1 { sum } else { 1.0 };
             for (c, &e) in best(row, k).iter().enumerate() {
                 assert!((gates[token * k + c] - score[e] / divisor).abs() < 1e-5, "{scoring:?} {normalize} {k}");

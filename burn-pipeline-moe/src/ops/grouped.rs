@@ -56,8 +56,8 @@ impl DeferredOp for Grouped {
 /// [`PackedRows`](super::PackedRows).
 ///
 /// # Panics
-/// Panics if the widths, or the numbers of matrices and offsets, do not match, or if a device with kernels does not
-/// compute in the element type.
+/// Panics if the widths, the element types, or the numbers of matrices and offsets do not match, or if a device with
+/// kernels does not compute in the element type.
 pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tensor<1, Int>) -> Tensor<2> {
     let ([n, d], [experts, inner, h], [bounds]) = (rows.dims(), weight.val().dims(), offsets.dims());
     assert_eq!(
@@ -65,6 +65,8 @@ pub fn grouped_matmul(rows: Tensor<2>, weight: &Param<Tensor<3>>, offsets: Tenso
         (inner, experts + 1),
         "the width of the rows and the number of offsets must match the matrices"
     );
+    let (of_rows, of_weight) = (rows.dtype(), weight.val().dtype());
+    assert_eq!(of_rows, of_weight, "dtype mismatch: rows are {of_rows:?}, and experts {of_weight:?}");
     if n == 0 {
         return Tensor::zeros([0, h], (&rows.device(), rows.dtype()));
     }

@@ -78,11 +78,13 @@ impl PackedRows {
     /// Sums rows `[tokens * k, d]` over each token's choices, weighted by gates `[tokens, k]`, to `[tokens, d]`.
     ///
     /// # Panics
-    /// Panics if the number of rows or gates differs from that of choices, or if a device with kernels does not compute
-    /// in the rows' element type.
+    /// Panics if the number of rows or gates differs from that of choices, their element types differ, or a device with
+    /// kernels does not compute in this type.
     pub fn unpermute(&self, rows: Tensor<2>, gates: Tensor<2>) -> Tensor<2> {
         assert_eq!(gates.dims(), [self.tokens, self.top_k], "there must be one gate for each choice");
         assert_eq!(rows.dims()[0], self.tokens * self.top_k, "there must be one row for each choice");
+        let (of_rows, of_gates) = (rows.dtype(), gates.dtype());
+        assert_eq!(of_rows, of_gates, "dtype mismatch: rows are {of_rows:?}, and gates {of_gates:?}");
         if self.tokens == 0 {
             return rows;
         }
@@ -104,16 +106,19 @@ pub(super) fn composed_place(
     let zero = Tensor::<1, Int>::zeros([1], (&device, taken.dtype()));
     let offsets = Tensor::cat(vec![zero, taken.cumsum(0)], 0);
     let chosen = chosen.swap_dims(0, 1).reshape([choices, 1]);
-    let all = Tensor::<1, Int>::arange(0..experts as i64, &device).unsqueeze::<2>().expand([choices, experts]);
-    let falls_on = chosen.clone().expand([choices, experts]).equal(all).int();
+    // Numbers of another integer type than the device's own stay what they are.
+    let all = Tensor::<1, Int>::arange(0..experts as i64, (&device, chosen.dtype()));
+    let all = all.unsqueeze::<2>().expand([choices, experts]);
+    let falls_on = chosen.clone().expand([choices, experts]).equal(all).int().cast(chosen.dtype());
     let before = (falls_on.clone().cumsum(0) * falls_on).sum_dim(1).sub_scalar(1).reshape([choices]);
     let full = before.clone().greater_equal_scalar(capacity as i64);
     let row = offsets.clone().select(0, chosen.reshape([choices])).cast(before.dtype()) + before;
     let row_of_choice = row.mask_fill(full, choices as i64);
     // Rows start as "no choice", and a choice adds the difference to its number. Choices without a row all write to one
     // extra row.
-    let empty = Tensor::<1, Int>::full([choices + 1], choices as i64, &device);
-    let from_empty = Tensor::<1, Int>::arange(0..choices as i64, &device).sub_scalar(choices as i64);
+    let of_choices = (&device, row_of_choice.dtype());
+    let empty = Tensor::<1, Int>::full([choices + 1], choices as i64, of_choices);
+    let from_empty = Tensor::<1, Int>::arange(0..choices as i64, of_choices).sub_scalar(choices as i64);
     let filled = empty.scatter(0, row_of_choice.clone(), from_empty, IndexingUpdateOp::Add);
     (offsets, row_of_choice, filled.narrow(0, 0, choices))
 }

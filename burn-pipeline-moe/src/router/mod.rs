@@ -38,8 +38,8 @@ pub struct RouterConfig {
     /// How logits become scores.
     #[config(default = "Scoring::Softmax")]
     pub scoring: Scoring,
-    /// Divide the gates of a token by their sum. Ignored with a softmax and `top_k` 1, because the gate would always be
-    /// 1 and the router would get no gradient.
+    /// Divide the gates of a token by their sum. Ignored with `top_k` 1, because the gate would always be 1 and the
+    /// router would get no gradient.
     #[config(default = true)]
     pub normalize: bool,
     /// Add a bias to the scores when choosing, to balance load without a loss (Wang et al., 2024). Gradient descent
@@ -64,7 +64,7 @@ impl RouterConfig {
             bias: self.expert_bias.then(zeros),
             top_k: self.top_k,
             sigmoid: self.scoring == Scoring::Sigmoid,
-            normalize: self.normalize && (self.top_k > 1 || self.scoring == Scoring::Sigmoid),
+            normalize: self.normalize && self.top_k > 1,
         }
     }
 }

@@ -80,7 +80,10 @@ impl RowsOp {
         let from = || (0..size).filter(|&member| self.received[member] > 0);
         group.send_each(&what, tensors);
         let mut came = match group.absent {
-            true => from().map(|member| own.zeros(Shape::new([self.received[member], width]))).collect(),
+            true => {
+                let others = from().filter(|&member| member != me);
+                others.map(|member| own.zeros(Shape::new([self.received[member], width]))).collect()
+            }
             false => group.receive_each(&what, from()),
         }
         .into_iter();
