@@ -39,6 +39,11 @@ pub(crate) enum LearnError {
     )]
     ElementType { stage: usize, path: String, held: DType, own: DType },
     #[error(
+        "`{first}` and `{second}` are one parameter, of which Burn's optimizers step the first path only; train such a \
+         model with `Pipeline::step`, or hold the parameter at one path"
+    )]
+    Twice { first: String, second: String },
+    #[error(
         "no parameter of the model is trained; create the model on a device with autodiff (`device.autodiff()`), and \
          leave at least one parameter unfrozen"
     )]

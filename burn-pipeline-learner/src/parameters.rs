@@ -69,6 +69,17 @@ pub(crate) fn make_leaves<M: LearnerModel>(learner: &mut Learner<M>) -> Result<(
     frozen.map_or(Ok(()), |(_, name, ..)| Err(LearnError::Unclear { name }))
 }
 
+/// Refuses a trained parameter at two paths: the optimizer would step the value of the first path alone.
+pub(crate) fn refuse_twice<M: Module>(model: &M) -> Result<(), LearnError> {
+    let mut first: HashMap<ParamId, String> = HashMap::new();
+    for (id, second, ..) in names_of(model).into_iter().filter(|(_, _, trained, _)| *trained) {
+        if let Some(first) = first.insert(id, second.clone()) {
+            return Err(LearnError::Twice { first, second });
+        }
+    }
+    Ok(())
+}
+
 /// The values of all trained parameters, without autodiff.
 pub(crate) fn trained_weights<M: Module>(model: &M) -> HashMap<ParamId, AnyTensor> {
     struct Trained(HashMap<ParamId, AnyTensor>);

@@ -16,7 +16,7 @@
 
 use crate::error::LearnError;
 use crate::model::PipelineModel;
-use crate::parameters::{check_cut, gradients_of, ids_of, make_leaves, trained_weights};
+use crate::parameters::{check_cut, gradients_of, ids_of, make_leaves, refuse_twice, trained_weights};
 use burn::module::ParamId;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
@@ -68,6 +68,7 @@ impl<M: PipelineModel> Session<M> {
         if trained.is_empty() {
             return Err(LearnError::NothingTrained);
         }
+        refuse_twice(&model)?;
         let cut = Arc::new(Mutex::new((model.clone(), BTreeMap::new())));
         let whole = Arc::downgrade(&cut);
         let stage = move |at: &StageContext| {

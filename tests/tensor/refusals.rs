@@ -145,3 +145,16 @@ fn a_piece_in_place_of_a_whole_weight_is_refused_by_name() {
     let named = error.contains(&format!("`{}` is [{}, ", embedding.names[0], words / 2));
     assert!(named && error.contains(&format!("is [{words}, ")), "{error}");
 }
+
+#[test]
+fn all_members_take_over_weights_that_the_caller_stepped() {
+    let mut pipeline = grouped().build().unwrap();
+    let weights: Vec<_> = pipeline.named_weights().unwrap().into_iter().flatten().collect();
+    let stepped: HashMap<_, _> = weights.iter().map(|weight| (weight.id, weight.value.clone().scale(0.5))).collect();
+    pipeline.step_to(stepped, Vec::new()).unwrap();
+    let after: Vec<_> = pipeline.named_weights().unwrap().into_iter().flatten().collect();
+    for (before, after) in weights.iter().zip(&after) {
+        let values = |value: burn_pipeline::payload::AnyTensor| value.to_data().unwrap().iter().collect::<Vec<f32>>();
+        assert_eq!(values(after.value.clone()), values(before.value.clone().scale(0.5)), "{}", after.names[0]);
+    }
+}

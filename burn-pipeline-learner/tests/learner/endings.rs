@@ -95,6 +95,14 @@ fn a_layer_on_two_stages_that_is_not_declared_shared_is_refused() {
 }
 
 #[test]
+fn a_parameter_that_the_model_holds_at_two_paths_is_refused() {
+    let mut twice = model();
+    twice.layers[2].weight = twice.layers[1].weight.clone();
+    let (_, message) = failing(twice);
+    assert!(message.contains("`layers.1.weight` and `layers.2.weight` are one parameter"), "{message}");
+}
+
+#[test]
 fn a_pipeline_that_cannot_be_built_ends_the_training_with_the_reason() {
     let folder = tempdir().unwrap();
     let builder = Pipeline::builder().devices(vec![Device::flex()]);

@@ -5,7 +5,7 @@
 //! get equally many, because batched matmuls need shapes that follow from sizes alone.
 
 use super::initial::SMALL;
-use crate::ops::grouped_matmul;
+use crate::ops::{grouped_matmul, has_kernels};
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::tensor::activation::silu;
@@ -45,6 +45,11 @@ pub struct Experts {
 }
 
 impl Experts {
+    /// Returns true if their device has kernels of this crate.
+    pub(super) fn have_kernels(&self) -> bool {
+        has_kernels(&self.gate.val())
+    }
+
     /// Keeps this rank's share of the experts, for a tensor-parallel group or for expert parallelism over replicas.
     ///
     /// # Panics

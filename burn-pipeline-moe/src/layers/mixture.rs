@@ -153,7 +153,9 @@ impl MixtureOfExperts {
 
     /// The reason why the layer cannot be captured, if any; see [`Capacity::skip_capture`].
     pub fn skip_capture(&self) -> Option<&'static str> {
-        self.capacity.skip_capture()
+        // Kernels on a rank with all experts give each as many rows as it needs, and read nothing.
+        let reads = self.group.size() > 1 || self.replicas.size() > 1 || !self.experts.have_kernels();
+        if reads { self.capacity.skip_capture() } else { None }
     }
 
     /// The output of this rank's experts, and the number of dropped choices of all experts. If there are kernels and a

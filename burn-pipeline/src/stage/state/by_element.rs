@@ -4,8 +4,8 @@
 //! whole; `true` is the result of a trial, not a proof.
 //!
 //! The optimizer steps a copy of the module whose trained parameters are a few made-up elements, and another copy
-//! with only the first half of them. If it looks at one element at a time, the halves are equal to the last bit after
-//! every step. Norms, matrix factors and clipping by norm are detected; so is an optimizer that panics on the made-up
+//! with only the first half of them: whole rows of a matrix, and half of a row. If it looks at one element at a time, the
+//! halves are equal to the last bit after every step. Norms (of a row, too), matrix factors and clipping by norm are detected; so is an optimizer that panics on the made-up
 //! shapes.
 //!
 //! 1. Two steps have gradients of ordinary size, different from each other.
@@ -76,8 +76,10 @@ type Elements = HashMap<ParamId, Vec<f64>>;
 impl<M: Module> Trial<'_, M> {
     fn is_by_element(&self) -> Result<bool, String> {
         // A panic means that the optimizer refuses the shape, so it would refuse shards too.
-        let tried = |halves| catch_unwind(AssertUnwindSafe(|| self.steps(halves))).unwrap_or_else(|_| Ok(Vec::new()));
-        let (whole, half) = (tried(2)?, tried(1)?);
+        let tried = |rows, columns| {
+            catch_unwind(AssertUnwindSafe(|| self.steps(rows, columns))).unwrap_or_else(|_| Ok(Vec::new()))
+        };
+        let (whole, in_row, half) = (tried(2, HALF)?, tried(1, 2 * HALF)?, tried(1, HALF)?);
         // Whether a value is NaN may depend on the element alone, but the bits of a NaN depend on the instruction.
         let bits = |value: &f64| if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() };
         let first = |values: &Elements, p: &NamedParameter| {
@@ -87,13 +89,14 @@ impl<M: Module> Trial<'_, M> {
             self.trained.iter().all(|p| first(whole, p).is_some() && first(whole, p) == first(half, p))
         };
         let complete = |steps: &Vec<Elements>| steps.len() == STEPS.len();
-        Ok(complete(&whole) && complete(&half) && whole.iter().zip(&half).all(alike))
+        let agree = |whole: &Vec<Elements>| complete(whole) && whole.iter().zip(&half).all(alike);
+        Ok(complete(&half) && agree(&whole) && agree(&in_row))
     }
 
-    /// The trained parameters after each step, if each parameter has this many halves.
-    fn steps(&self, halves: usize) -> Result<Vec<Elements>, String> {
+    /// The trained parameters after each step, if each parameter has this many rows and columns.
+    fn steps(&self, rows: usize, columns: usize) -> Result<Vec<Elements>, String> {
         let values = |of: fn(f64, f64) -> f64| -> HashMap<ParamId, AnyTensor> {
-            self.trained.iter().map(|p| (p.id, tensor(p, halves, &self.device, of))).collect()
+            self.trained.iter().map(|p| (p.id, tensor(p, [rows, columns], &self.device, of))).collect()
         };
         let mut made = with_weights(self.module.clone(), &values(|i, _| 0.1 * i));
         let mut optimizer = self.optimizer.clone();
@@ -127,15 +130,15 @@ impl<M: Module> Trial<'_, M> {
     }
 }
 
-/// A few elements in a tensor of the parameter's rank: one row for each half, or the halves in sequence for rank 1.
-fn tensor(p: &NamedParameter, halves: usize, device: &Device, of: fn(f64, f64) -> f64) -> AnyTensor {
+/// A few elements in a tensor of the parameter's rank: in these rows and columns, or in sequence for rank 1.
+fn tensor(p: &NamedParameter, [rows, columns]: [usize; 2], device: &Device, of: fn(f64, f64) -> f64) -> AnyTensor {
     let mut shape = vec![1; p.shape.len().max(1)];
     match shape.len() {
-        1 => shape[0] = HALF * halves,
-        rank => (shape[rank - 2], shape[rank - 1]) = (halves, HALF),
+        1 => shape[0] = rows * columns,
+        rank => (shape[rank - 2], shape[rank - 1]) = (rows, columns),
     }
     let largest = p.dtype.finfo().map_or(f64::MAX, |info| info.max);
     let root = if p.dtype == DType::F64 { f64::MAX.sqrt() } else { f64::from(f32::MAX).sqrt() };
-    let values: Vec<f64> = (0..HALF * halves).map(|i| of(i as f64, root).clamp(-largest, largest)).collect();
+    let values: Vec<f64> = (0..rows * columns).map(|i| of(i as f64, root).clamp(-largest, largest)).collect();
     AnyTensor::from_data_exact(TensorData::new(values, shape).convert_dtype(p.dtype), device)
 }

@@ -12,6 +12,7 @@ use crate::stage::{NamedWeight, StageError};
 use crate::train::non_finite::NonFinite;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
+use burn_pipeline_plan::plan::StageId;
 use std::collections::HashMap;
 
 /// The outcome of stepping the weights.
@@ -77,7 +78,7 @@ impl Rank {
         Ok(ApplyOutcome { loss, scale, gradient_norm, non_finite: None, trains: true })
     }
 
-    /// Takes over weights that the caller stepped, by their ids, in the first copy of each stage (members of a
+    /// Takes over weights that the caller stepped, by their ids in the first copy of each stage (members of a
     /// tensor-parallel group take their pieces); other copies take them from there. Then stages get the observed
     /// numbers, and accumulated gradients are dropped.
     ///
@@ -91,11 +92,13 @@ impl Rank {
         let rank = self.number();
         self.executor.gather_all_shards()?;
         let groups = self.executor.groups().clone();
+        let known = self.known_ids()?;
         self.change_weights();
         for (&stage, held) in self.executor.stages().iter_mut() {
             let holders = groups.of(stage);
-            let own = |held: NamedWeight| {
-                let whole = values.get(&held.id)?.clone();
+            let known = known.get(&stage.index()).map(Vec::as_slice).unwrap_or_default();
+            let own = |(place, held): (usize, NamedWeight)| {
+                let whole = values.get(known.get(place).unwrap_or(&held.id))?.clone();
                 let expected = holders.whole_shape(held.id, held.value.shape());
                 if whole.shape() == expected {
                     return Some(Ok((held.id, holders.own_piece(held.id, whole))));
@@ -107,7 +110,7 @@ impl Rank {
                 let (got, expected) = (format!("{:?}", whole.shape().to_vec()), format!("{:?}", expected.to_vec()));
                 Some(Err(StageError::Replaced { path: held.names.join(", "), got, expected }))
             };
-            let own: Result<_, StageError> = held.named_weights().into_iter().filter_map(own).collect();
+            let own: Result<_, StageError> = held.named_weights().into_iter().enumerate().filter_map(own).collect();
             let replaced = own.and_then(|own| held.replace(&own));
             replaced.map_err(|source| ExecuteError::Module { rank, stage, source })?;
         }
@@ -120,6 +123,20 @@ impl Rank {
         }
         self.executor.release_all();
         self.follow_rules(observed)
+    }
+
+    /// The identifiers by which the caller knows the parameters of each stage: those of its first copy, in visiting
+    /// order. Members and other copies made their layers themselves, with other identifiers.
+    fn known_ids(&mut self) -> Result<HashMap<usize, Vec<ParamId>>, ExecuteError> {
+        let stages = self.executor.stages().iter().map(|(&stage, held)| (stage, held.named_weights()));
+        let stages: Vec<(StageId, Vec<NamedWeight>)> = stages.collect();
+        let first = stages.into_iter().filter(|(stage, _)| stage.route() == 0 && self.answers_for(*stage));
+        let ids = |(stage, weights): (StageId, Vec<NamedWeight>)| {
+            (stage.index(), weights.iter().map(|weight| weight.id.val()).collect::<Vec<u64>>())
+        };
+        let table = self.executor.gather(&first.map(ids).collect::<Vec<_>>())?;
+        let known = table.into_iter().flatten();
+        Ok(known.map(|(stage, ids)| (stage, ids.into_iter().map(ParamId::from).collect())).collect())
     }
 
     /// Gives every stage the numbers observed since the last step. Stages that use them have whole parameters
