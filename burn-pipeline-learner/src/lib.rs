@@ -169,8 +169,8 @@
 //!    trained weights.
 //! 3. Metrics get [`PipelineModel::outcome`] of the item and of the last stage's outputs, joined to those of the whole
 //!    item. A loss computed there is that of one device, not an average over microbatches.
-//! 4. Validation runs forwards only. Running statistics, and values of frozen parameters that `Stage::after_step` changed,
-//!    are copied into the `Learner`'s model after each epoch. What a rule changes in a trained parameter is lost with the
+//! 4. Validation runs forwards only. After each epoch the `Learner`'s model gets the running statistics, and the frozen
+//!    parameters that `Stage::after_step` changed. What a rule changes in a trained parameter is lost with the
 //!    next step: change it in `TrainStep::optimize`.
 //!
 //! Checkpoints are Burn's own: they can be resumed with any number of ranks and any schedule, and on one device.
@@ -182,7 +182,8 @@
 //!   microbatches.
 //! - A loss or gradient that is NaN or infinite ends the training, unless `Builder::on_non_finite` says otherwise.
 //! - The builder's `clip_norm` clips the gradients of each item by the norm of all of them, before items accumulate and
-//!   the optimizer clips each parameter. This crate sets the builder's `stages`, `optimizer` and `outputs`, and overrides yours.
+//!   the optimizer clips each parameter. This crate overrides the builder's `stages`, `optimizer` and
+//!   `outputs`.
 //! - The optimizer runs on the training thread, for all parameters. Your own `TrainStep::optimize` may change only
 //!   trained parameters.
 //! - `SupervisedTraining::gradient_checkpointing` has no effect under a strategy; use `StageBox::recomputed` to save

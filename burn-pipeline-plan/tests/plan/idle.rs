@@ -21,7 +21,8 @@ proptest! {
 
     #[test]
     fn a_simulation_s_own_track_gives_its_causes(
-        plan in plans(5, 3, 9), lowered in proptest::bool::ANY, transfer in (0u32..40).prop_map(|n| f64::from(n) / 16.0),
+        plan in plans(5, 3, 9), lowered in proptest::bool::ANY,
+        transfer in (0u32..40).prop_map(|n| f64::from(n) / 16.0),
         first in 0..3_usize,
     ) {
         let first = first.min(plan.placement().stages() - 1);

@@ -9,7 +9,7 @@
 //!
 //! A Slurm batch script has `SLURM_PROCID` and `SLURM_NTASKS` too, but runs once. `srun` started the process only if a
 //! variable of a step, such as `SLURM_STEP_ID`, is set as well. Slurm's PMI sets `PMI_RANK` and `PMI_SIZE` in steps,
-//! whoever started the process; MPICH did only if `MPI_LOCALRANKID` is there too.
+//! also in processes that MPICH did not start; MPICH sets `MPI_LOCALRANKID` too.
 
 use std::fmt;
 

@@ -4,9 +4,9 @@
 //! whole; `true` is the result of a trial, not a proof.
 //!
 //! The optimizer steps a copy of the module whose trained parameters are a few made-up elements, and another copy
-//! with only the first half of them: whole rows of a matrix, and half of a row. If it looks at one element at a time, the
-//! halves are equal to the last bit after every step. Norms (of a row, too), matrix factors and clipping by norm are detected; so is an optimizer that panics on the made-up
-//! shapes.
+//! with only the first half of them: whole rows of a matrix, and half of a row. If it looks at one element at a time,
+//! the halves are equal to the last bit after every step. Norms (of a row, too), matrix factors and clipping by norm
+//! are detected; so is an optimizer that panics on the made-up shapes.
 //!
 //! 1. Two steps have gradients of ordinary size, different from each other.
 //! 2. One step has gradients near the square root of the type's largest number. No larger norm can be computed, so
