@@ -11,6 +11,7 @@
 #![allow(missing_docs, clippy::print_stdout, reason = "a benchmark prints")]
 
 use benches::flags::Flags;
+use benches::roofline::multiply;
 use benches::spread::Spread;
 use benches::torch::PyTorch;
 use burn::backend::flex::FlexTensor;
@@ -19,7 +20,6 @@ use burn::backend::ir::{
 };
 use burn::tensor::{DType, Shape, TensorData};
 use burn_pipeline_compile::{Bf16, Compiled, Mismatch, Tensors};
-use gemm::{Parallelism, gemm};
 use std::collections::HashMap;
 use std::error::Error;
 use std::time::Instant;
@@ -152,39 +152,11 @@ fn plain_gemm(row: &Row) -> impl FnMut() -> Result<f64, Box<dyn Error>> + use<> 
     let [left, right] = row.stored().map(|shape| values(shape).iter::<f32>().collect::<Vec<_>>());
     let ([rows, depth, columns], layout, times) = (row.sizes, row.layout, row.times());
     let mut to = vec![0.0_f32; rows * columns];
-    let strides = |[rows, columns]: [usize; 2], transposed: bool| {
-        let (rows, columns) = (rows.cast_signed(), columns.cast_signed());
-        if transposed { (1, rows) } else { (columns, 1) }
-    };
-    let (left_row, left_column) = strides([rows, depth], layout == Layout::Left);
-    let (right_row, right_column) = strides([depth, columns], layout == Layout::Right);
+    let (left_turned, right_turned) = (layout == Layout::Left, layout == Layout::Right);
     move || {
         let began = Instant::now();
         for _ in 0..times {
-            // SAFETY: the operands and the result have these sizes and strides; the result overlaps neither operand.
-            unsafe {
-                gemm(
-                    rows,
-                    columns,
-                    depth,
-                    to.as_mut_ptr(),
-                    1,
-                    columns.cast_signed(),
-                    false,
-                    left.as_ptr(),
-                    left_column,
-                    left_row,
-                    right.as_ptr(),
-                    right_column,
-                    right_row,
-                    0.0_f32,
-                    1.0,
-                    false,
-                    false,
-                    false,
-                    Parallelism::None,
-                );
-            }
+            multiply([rows, depth, columns], (&left, left_turned), (&right, right_turned), 1.0, &mut to);
         }
         Ok(began.elapsed().as_secs_f64() / times as f64)
     }

@@ -27,8 +27,8 @@ struct Kind {
     product: Vec<f32>,
 }
 
-/// A matrix with its row and column strides.
-type Matrix = (*const f32, isize, isize);
+/// A matrix in row-major storage, and whether its transpose is multiplied.
+pub type Matrix<'a> = (&'a [f32], bool);
 
 impl Kind {
     fn new([rows, depth, columns]: [usize; 3], count: usize) -> Self {
@@ -41,17 +41,25 @@ impl Kind {
     fn run(&mut self) {
         let Self { rows, depth, columns, left, right, product, .. } = self;
         let (rows, depth, columns) = (*rows, *depth, *columns);
-        let lies = |values: &[f32], columns: usize| (values.as_ptr(), columns.cast_signed(), 1);
-        let turned = |(at, row, column): Matrix| (at, column, row);
-        multiply([rows, depth, columns], lies(left, depth), lies(right, columns), product);
-        multiply([rows, columns, depth], lies(product, columns), turned(lies(right, columns)), left);
-        multiply([depth, rows, columns], turned(lies(left, depth)), lies(product, columns), right);
+        // Results stay small, since they are operands of the next matmul.
+        let scale = 1e-3;
+        multiply([rows, depth, columns], (left, false), (right, false), scale, product);
+        multiply([rows, columns, depth], (product, false), (right, true), scale, left);
+        multiply([depth, rows, columns], (left, true), (product, false), scale, right);
     }
 }
 
-fn multiply([rows, depth, columns]: [usize; 3], left: Matrix, right: Matrix, to: &mut [f32]) {
-    assert_eq!(to.len(), rows * columns, "the result has the wrong number of elements");
-    // SAFETY: the matrices have these numbers of rows and columns, and the result overlaps neither.
+/// Writes `scale` times `rows x depth` times `depth x columns`, by the crate `gemm` on one thread.
+pub fn multiply([rows, depth, columns]: [usize; 3], left: Matrix, right: Matrix, scale: f32, to: &mut [f32]) {
+    let sizes = [left.0.len(), right.0.len(), to.len()];
+    assert_eq!(sizes, [rows * depth, depth * columns, rows * columns], "a matrix has the wrong number of elements");
+    let strides = |[rows, columns]: [usize; 2], transposed: bool| match transposed {
+        true => (1, rows.cast_signed()),
+        false => (columns.cast_signed(), 1),
+    };
+    let (left_row, left_column) = strides([rows, depth], left.1);
+    let (right_row, right_column) = strides([depth, columns], right.1);
+    // SAFETY: the three matrices have these sizes, and the result overlaps neither operand: it is borrowed alone.
     unsafe {
         gemm(
             rows,
@@ -61,15 +69,14 @@ fn multiply([rows, depth, columns]: [usize; 3], left: Matrix, right: Matrix, to:
             1,
             columns.cast_signed(),
             false,
-            left.0,
-            left.2,
-            left.1,
-            right.0,
-            right.2,
-            right.1,
+            left.0.as_ptr(),
+            left_column,
+            left_row,
+            right.0.as_ptr(),
+            right_column,
+            right_row,
             0.0_f32,
-            // Results stay small, since they are operands of the next matmul.
-            1e-3,
+            scale,
             false,
             false,
             false,
