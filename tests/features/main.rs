@@ -1,4 +1,5 @@
-//! Every pair of features trains as the plain loop on one device does, or is refused with its documented error.
+//! Every pair of features, and random sets of more, train as the plain loop on one device does, or are refused with a
+//! documented error.
 //!
 //! Losses of three steps, all weights and, if they are computed, gradients of the batch agree up to rounding, since
 //! groups, shards and compiled stages add sums in another order. Each feature's own tests check bitwise equality where
@@ -10,6 +11,7 @@ mod model;
 mod run;
 
 use burn_pipeline::stage::SplitBackward;
+use pipeline_tests::random::Random;
 use run::Run;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -54,8 +56,22 @@ const FEATURES: [Feature; 33] = [
     ("processes", |run| run.processes = true),
 ];
 
-/// The largest allowed difference of a loss or a weight. AdamW divides by small numbers, so that a rounding of a
-/// gradient, which depends on the processor, moves a weight by up to 5e-6.
+/// The schedules that only random sets contain.
+const SCHEDULES: [Feature; 11] = [
+    ("GPipe", |run| run.schedule = ("GPipe", 1)),
+    ("LoopedBFS", |run| run.schedule = ("LoopedBFS", 2)),
+    ("InterleavedZeroBubble", |run| run.schedule = ("InterleavedZeroBubble", 2)),
+    ("ZBH2", |run| run.schedule = ("ZBH2", 1)),
+    ("ZBAuto", |run| run.schedule = ("ZBAuto", 1)),
+    ("VHalf", |run| run.schedule = ("VHalf", 2)),
+    ("VMin", |run| run.schedule = ("VMin", 2)),
+    ("1F1B-V", |run| run.schedule = ("1F1B-V", 2)),
+    ("DualPipeV", |run| run.schedule = ("DualPipeV", 2)),
+    ("GIS", |run| run.schedule = ("GIS", 2)),
+    ("GISH", |run| run.schedule = ("GISH", 2)),
+];
+
+/// The largest allowed difference of a loss or a weight.
 const TOLERANCE: f64 = 1e-5;
 
 /// The same with a `precision`: what f32 adds in another order or with another factor, bf16 rounds to 2^-8 of a number.
@@ -67,13 +83,11 @@ impl Run {
     }
 }
 
-/// Both features, unless the second undoes the first one's change.
-fn both(first: Feature, second: Feature) -> Option<Run> {
+/// All features, unless the order in which they change the run matters.
+fn all(features: &[Feature]) -> Option<Run> {
     let (mut run, mut other) = (Run::default(), Run::default());
-    first.1(&mut run);
-    second.1(&mut run);
-    second.1(&mut other);
-    first.1(&mut other);
+    features.iter().for_each(|feature| feature.1(&mut run));
+    features.iter().rev().for_each(|feature| feature.1(&mut other));
     (run == other).then_some(run)
 }
 
@@ -97,32 +111,40 @@ fn documented() -> BTreeMap<(String, String), String> {
     rows.map(pair).flat_map(|((a, b), said)| [((b.clone(), a.clone()), said.clone()), ((a, b), said)]).collect()
 }
 
-#[test]
-fn every_pair_of_features_equals_the_plain_loop_or_is_refused_by_its_documented_sentence() {
-    let mut pairs = Vec::new();
-    for (place, first) in FEATURES.iter().enumerate() {
-        pairs.extend(FEATURES[place..].iter().filter_map(|second| Some((first.0, second.0, both(*first, *second)?))));
-    }
-    let (todo, found) = (Mutex::new(pairs.iter()), Mutex::new(BTreeMap::new()));
+/// The results of all runs, in their order.
+fn looks(runs: &[Run]) -> Vec<Result<f64, String>> {
+    let (next, found) = (Mutex::new(0..runs.len()), Mutex::new(vec![Err("not run".to_owned()); runs.len()]));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // The lock is free while a pair trains.
-                while let Some((first, second, run)) = { todo.lock().unwrap().next() } {
-                    let result = look(run);
-                    found.lock().unwrap().insert((*first, *second), result);
+                // The lock is free while a run trains.
+                while let Some(place) = { next.lock().unwrap().next() } {
+                    let result = look(&runs[place]);
+                    found.lock().unwrap()[place] = result;
                 }
             });
         }
     });
-    let tolerances: BTreeMap<_, _> =
-        pairs.iter().map(|(first, second, run)| ((*first, *second), run.tolerance())).collect();
+    found.into_inner().unwrap()
+}
+
+#[test]
+fn every_pair_of_features_equals_the_plain_loop_or_is_refused_by_its_documented_sentence() {
+    let (mut pairs, mut runs) = (Vec::new(), Vec::new());
+    for (place, first) in FEATURES.iter().enumerate() {
+        for second in &FEATURES[place..] {
+            if let Some(run) = all(&[*first, *second]) {
+                pairs.push((first.0, second.0));
+                runs.push(run);
+            }
+        }
+    }
     let (mut documented, mut equal, mut wrong) = (documented(), 0, Vec::new());
-    for ((first, second), result) in &*found.lock().unwrap() {
+    for (((first, second), run), result) in pairs.iter().zip(&runs).zip(looks(&runs)) {
         println!("{first} + {second}: {result:?}");
         let refusal = documented.remove(&(first.to_string(), second.to_string()));
-        match (result, &refusal) {
-            (Ok(distance), None) if *distance <= tolerances[&(*first, *second)] => equal += 1,
+        match (&result, &refusal) {
+            (Ok(distance), None) if *distance <= run.tolerance() => equal += 1,
             (Err(error), Some(said)) if error.contains(said) => {
                 documented.remove(&(second.to_string(), first.to_string()));
             }
@@ -132,6 +154,53 @@ fn every_pair_of_features_equals_the_plain_loop_or_is_refused_by_its_documented_
     println!("{} pairs: {equal} equal the plain loop", pairs.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(documented.is_empty(), "documented pairs that are not refused, or do not exist: {documented:?}");
+}
+
+/// A set of three to seven features, of which no two are refused together.
+fn drawn(random: &mut Random, refused: &BTreeMap<(String, String), String>) -> Vec<Feature> {
+    let (mut set, features) = (Vec::<Feature>::new(), [&FEATURES[..], &SCHEDULES[..]].concat());
+    let size = 3 + random.below(5) as usize;
+    while set.len() < size {
+        let feature = features[random.below(features.len() as u64) as usize];
+        let known =
+            |other: &Feature| other.0 == feature.0 || refused.contains_key(&(other.0.to_owned(), feature.0.to_owned()));
+        if !set.iter().any(known) && all(&[&set[..], &[feature]].concat()).is_some() {
+            set.push(feature);
+        }
+    }
+    set
+}
+
+/// The features without which the run would not fail.
+fn shrunk(mut set: Vec<Feature>) -> Vec<Feature> {
+    let fails = |set: &[Feature]| {
+        let run = all(set).unwrap();
+        !look(&run).is_ok_and(|distance| distance <= run.tolerance())
+    };
+    for place in (0..set.len()).rev() {
+        let fewer = [&set[..place], &set[place + 1..]].concat();
+        if fails(&fewer) {
+            set = fewer;
+        }
+    }
+    set
+}
+
+/// `SETS` sets, drawn with `SEED`.
+#[test]
+fn random_sets_of_features_equal_the_plain_loop_unless_two_of_them_are_refused() {
+    let sets = std::env::var("SETS").map_or(40, |sets| sets.parse().unwrap());
+    let (mut random, refused) = (Random::of_now(), documented());
+    let sets: Vec<_> = (0..sets).map(|_| drawn(&mut random, &refused)).collect();
+    let runs: Vec<_> = sets.iter().map(|set| all(set).unwrap()).collect();
+    let mut wrong = Vec::new();
+    for ((set, run), result) in sets.into_iter().zip(&runs).zip(looks(&runs)) {
+        if !result.as_ref().is_ok_and(|distance| *distance <= run.tolerance()) {
+            let names: Vec<_> = shrunk(set).into_iter().map(|feature| feature.0).collect();
+            wrong.push(format!("{}: {result:?}", names.join(" + ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

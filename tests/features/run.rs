@@ -144,8 +144,8 @@ impl Run {
 
     fn rate(&self) -> ModuleLearningRate {
         let blocks = ParamGroup::from_predicate("blocks.2.");
-        // Large steps make much of a unit in the last place of bf16.
-        let rate = if self.half { RATE / 8.0 } else { RATE };
+        // Large steps make much of a unit in the last place: of bf16, and of what AdamW divides by a small number.
+        let rate = [self.half, self.adam].iter().fold(RATE, |rate, &noisy| if noisy { rate / 8.0 } else { rate });
         let rates = ModuleLrScheduler::new(rate);
         if self.rates { rates.with_group(blocks, rate / 4.0) } else { rates }.step()
     }
