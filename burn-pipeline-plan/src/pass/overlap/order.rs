@@ -1,6 +1,6 @@
 //! One order of all messages that every rank follows.
 //!
-//! Guarantees: [`communication_order`] finds one if there is one, in linear time. A plan whose rows follow one
+//! Guarantees: [`is_common`] says whether there is one, in linear time. A plan whose rows follow one
 //! cannot deadlock, for any waits and any transport. Proof: of all messages that ranks wait for, take the first in
 //! the order. Its other end waits for no earlier message, so it can continue until it has started this one.
 //!
@@ -19,28 +19,25 @@ use crate::plan::{Action, Op, Plan, Task};
 use crate::simulate::Simulation;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// The sends of a plan in an order that every rank follows with its sends and receives, or `None` if there is none.
-pub(super) fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
+/// Returns true if there is an order of all messages that every rank follows with its sends and receives.
+pub(super) fn is_common(plan: &Plan) -> bool {
     let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| messages(plan, rank).collect()).collect();
     let mut next = vec![0; rows.len()];
     // The ranks that have reached each message; once both have, the message is next in the order.
     let mut ends: HashMap<Task, Vec<usize>> = HashMap::new();
-    let mut order = Vec::new();
     let mut ready: VecDeque<usize> = (0..rows.len()).collect();
     while let Some(rank) = ready.pop_front() {
         let Some(&send) = rows[rank].get(next[rank]) else { continue };
         let there = ends.entry(send).or_default();
         there.push(rank);
         if there.len() == 2 {
-            let both = std::mem::take(there);
-            order.push(send);
-            for rank in both {
+            for rank in std::mem::take(there) {
                 next[rank] += 1;
                 ready.push_back(rank);
             }
         }
     }
-    (0..rows.len()).all(|rank| next[rank] == rows[rank].len()).then_some(order)
+    (0..rows.len()).all(|rank| next[rank] == rows[rank].len())
 }
 
 /// The messages that a rank sends and receives, as their sends, in the order of its row.
