@@ -97,8 +97,7 @@ impl Engine<'_> {
 
     fn run_microbatch(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         match task.op() {
-            Op::SendForward | Op::SendBackward => self.send(rank, task),
-            Op::ReceiveForward | Op::ReceiveBackward => self.receive(rank, task),
+            op if op.is_transfer() => self.transfer(rank, task),
             op if op.is_piece() => self.piece(rank, task),
             op if op.is_rank_collective() => self.start_round(rank, task),
             _ => {
