@@ -3,7 +3,7 @@
 //! Embedding and head are layers like any other, so partitioners count them. Seconds come from a timed run, or from
 //! FLOPs ([`Layer::estimated`]).
 
-use super::amount::{amounts, is_amount, is_zero};
+use super::amount::{amounts, is_amount, is_default};
 use super::dtype::Dtype;
 use super::link::LinkCosts;
 use serde::{Deserialize, Serialize};
@@ -31,10 +31,6 @@ pub struct Peaks {
 impl Peaks {
     fn all(&self) -> [Option<f64>; 4] {
         [self.forward, self.input, self.weight, self.backward]
-    }
-
-    fn are_unknown(&self) -> bool {
-        *self == Self::default()
     }
 
     fn scaled(self, factor: f64) -> Self {
@@ -88,17 +84,17 @@ pub struct Layer {
     #[serde(default)]
     pub freed_at_input_bytes: f64,
     /// Bytes of activations that the layer recomputes: held while the forward runs, and in the backward.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recomputed_bytes: f64,
     /// The peak bytes of a stage that is this layer alone, where they are known.
-    #[serde(default, skip_serializing_if = "Peaks::are_unknown")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub peaks: Peaks,
     /// Bytes of the output. A cut after this layer sends them to the next stage.
     #[serde(default)]
     pub output_bytes: f64,
     /// Bytes of each value that the layer passes beyond the next one; see
     /// [`Layers::with_skips`](super::Layers::with_skips).
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub skip_bytes: f64,
     /// Bytes that the members of a tensor-parallel group all-reduce in the layer's forward, and again in its
     /// backward for the input: twice its output for a block with attention and feed-forward. If absent, every

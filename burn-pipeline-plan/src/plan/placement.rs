@@ -40,11 +40,13 @@ named! {
 /// The rank of every stage. Two placements are equal if every stage has the same rank in both, whatever their kinds
 /// (on one rank, a V is a loop).
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "PlacementMap", into = "PlacementMap")]
+#[serde(try_from = "PlacementMap")]
 pub struct Placement {
+    #[serde(skip)]
     kind: PlacementKind,
     ranks: usize,
-    routes: Vec<Vec<u16>>,
+    /// The rank of each stage, by route.
+    routes: Vec<Vec<usize>>,
 }
 
 impl PartialEq for Placement {
@@ -55,18 +57,11 @@ impl PartialEq for Placement {
 
 impl Eq for Placement {}
 
-/// The stored form of a placement.
-#[derive(Clone, Serialize, Deserialize)]
+/// The stored form of a placement, before it is checked.
+#[derive(Deserialize)]
 struct PlacementMap {
     ranks: usize,
     routes: Vec<Vec<usize>>,
-}
-
-impl From<Placement> for PlacementMap {
-    fn from(p: Placement) -> Self {
-        let routes = p.routes.iter().map(|route| route.iter().map(|&r| r as usize).collect()).collect();
-        Self { ranks: p.ranks, routes }
-    }
 }
 
 impl TryFrom<PlacementMap> for Placement {
@@ -135,8 +130,6 @@ impl Placement {
             Self::wave(ranks, stages / ranks),
             Self::bidirectional(ranks),
         ];
-        let narrow = |route: &Vec<usize>| route.iter().map(|&r| r as u16).collect();
-        let routes: Vec<Vec<u16>> = routes.iter().map(narrow).collect();
         Ok(known.into_iter().flatten().find(|p| p.routes == routes).unwrap_or(Self {
             kind: PlacementKind::Free,
             ranks,
@@ -195,7 +188,7 @@ impl Placement {
         rank_of: impl Fn(usize, usize) -> usize,
     ) -> Result<Self, PlanError> {
         Self::within_limits(ranks, stages)?;
-        let route = |number| (0..stages).map(|s| rank_of(number, s) as u16).collect();
+        let route = |number| (0..stages).map(|s| rank_of(number, s)).collect();
         Ok(Self { kind, ranks, routes: (0..routes).map(route).collect() })
     }
 
@@ -229,7 +222,7 @@ impl Placement {
     /// # Panics
     /// Panics if the placement does not have the stage.
     pub fn rank_of(&self, stage: StageId) -> usize {
-        self.routes[stage.route()][stage.index()] as usize
+        self.routes[stage.route()][stage.index()]
     }
 
     /// A dense number for a stage, below [`Placement::slots`]: route 0 first, each in model order.

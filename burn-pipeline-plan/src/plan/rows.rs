@@ -14,15 +14,18 @@ use super::skip_edge::SkipEdge;
 use super::skips::{checked, edge_of};
 use super::stage_id::StageId;
 use super::task::Task;
+use serde::Serialize;
 
 /// The actions of every rank, with the placement of stages and the microbatch counts.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Plan {
     name: String,
     placement: Placement,
     microbatches: Vec<usize>,
     rows: Vec<Vec<Action>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     skips: Vec<SkipEdge>,
+    #[serde(skip_serializing_if = "is_zero")]
     first_trained: usize,
 }
 
@@ -247,4 +250,9 @@ impl Plan {
     pub fn has_backward(&self) -> bool {
         self.any_task(|t| t.op().is_backward())
     }
+}
+
+/// Returns true if JSON leaves out the first stage that trains.
+fn is_zero(first_trained: &usize) -> bool {
+    *first_trained == 0
 }
