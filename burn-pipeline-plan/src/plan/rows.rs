@@ -13,7 +13,7 @@ use super::placement::Placement;
 use super::skip_edge::SkipEdge;
 use super::skips::{checked, edge_of};
 use super::stage_id::StageId;
-use super::task::Task;
+use super::task::{MicrobatchTask, Task};
 use serde::Serialize;
 
 /// The actions of every rank, with the placement of stages and the microbatch counts.
@@ -170,6 +170,17 @@ impl Plan {
     /// Returns true if a stage sends the gradients of its inputs on: it trains, and is not the first one that does.
     pub(crate) fn gives_gradients(&self, stage: StageId) -> bool {
         stage.index() > self.first_trained
+    }
+
+    /// The neighbour's computation whose value a computation uses: the `F` of the stage before, or the `B` of the stage
+    /// after, which may be `I` or `W` in this plan ([`Plan::as_written`]). `None` at the ends of the model.
+    pub(crate) fn input_of(&self, task: MicrobatchTask) -> Option<MicrobatchTask> {
+        let (stage, op) = match task.op() {
+            Op::Forward => (task.stage().previous()?, Op::Forward),
+            _ if self.begins_backward(task) => (self.placement.next(task.stage())?, Op::Backward),
+            _ => return None,
+        };
+        Some(task.with(stage, op))
     }
 
     /// The number of ranks.

@@ -85,7 +85,7 @@ fn dry_run(plan: &Plan) -> Vec<Task> {
                 waiting.insert(needs, rank);
                 break;
             }
-            if matches!(task.op(), Op::SendForward | Op::SendBackward) {
+            if task.op().is_send() {
                 order.push(task);
                 sent.insert(task);
                 ready.extend(waiting.remove(&task));
@@ -98,13 +98,9 @@ fn dry_run(plan: &Plan) -> Vec<Task> {
 
 /// The message from another rank that a computation uses.
 fn used_message(plan: &Plan, rank: usize, task: Task) -> Option<Task> {
-    let microbatch = task.microbatch()?;
-    let (stage, send) = match task.op() {
-        Op::Forward => (task.stage().previous()?, Op::SendForward),
-        _ if plan.begins_backward(task) => (plan.placement().next(task.stage())?, Op::SendBackward),
-        _ => return None,
-    };
-    (plan.placement().rank_of(stage) != rank).then(|| Task::new(stage, send, microbatch))
+    let input = plan.input_of(task.of_microbatch()?)?;
+    let send = if input.op() == Op::Forward { Op::SendForward } else { Op::SendBackward };
+    (plan.placement().rank_of(input.stage()) != rank).then(|| input.with(input.stage(), send).into())
 }
 
 /// The edges that put a row's sends and receives into the given order, and keep its collectives in theirs.
