@@ -156,7 +156,7 @@ impl Writer {
             if task.op() == Op::ReduceGrad {
                 self.row.extend(self.reduction.take().map(Action::from));
             }
-            if placing == Placing::Late && matches!(task.op(), Op::SendForward | Op::SendBackward) {
+            if placing == Placing::Late && task.op().is_send() {
                 self.make_room();
             }
             self.row.push(action);
