@@ -1,6 +1,6 @@
 //! Runs passes one after the other, each on the result of the previous one.
 
-use super::judge::Judge;
+use super::judge::{Judge, ROUNDING};
 use super::options::{OverlapOptions, OverlapPass};
 use super::report::PassReport;
 use crate::cost::Profile;
@@ -89,7 +89,7 @@ impl Plan {
             return Err(PassError::OverlapVocabulary);
         }
         let mut judge = Judge::new(self, profile, options)?;
-        let _ = placings.iter().find(|placing| judge.admit(self.with_waits(placing)).is_ok());
+        let _ = placings.iter().find(|placing| judge.admit(self.with_waits(placing), ROUNDING).is_ok());
         let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
         Ok(Overlapped { plan: judge.plan, reports })
     }
