@@ -73,8 +73,8 @@ impl Track {
                 return Some(ExposedTime { event: *event, task, early: 0.0, exposed });
             }
             let task = event.action.tasks().find(|task| task.op().is_transfer())?;
-            let ready = awaited(task).and_then(|product| ready(products.get(&product)?, event.end));
-            let from = within(ready.unwrap_or(event.start), event);
+            let ready = awaited(task).and_then(|product| before(products.get(&product)?, event.end));
+            let from = within(ready.map_or(event.start, |&(_, over)| over), event);
             let exposed = event.end - from - overlap(busy, from, event.end);
             Some(ExposedTime { event: *event, task, early: from - event.start, exposed: exposed.max(0.0) })
         };
@@ -141,11 +141,6 @@ pub(crate) fn product_of(task: Task) -> Option<Product> {
 pub(crate) fn awaited(task: Task) -> Option<Product> {
     let receives = task.op().is_transfer() && !task.op().is_send();
     Some((task.peer().filter(|_| receives)?, task.microbatch(), task.op() == Op::ReceiveForward))
-}
-
-/// The end of the last of these spans that began before `end`.
-fn ready(spans: &[(f64, f64)], end: f64) -> Option<f64> {
-    before(spans, end).map(|&(_, over)| over)
 }
 
 /// Seconds of `from..to` that these spans cover. The spans are sorted and do not overlap each other.

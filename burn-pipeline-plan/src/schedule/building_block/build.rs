@@ -17,10 +17,10 @@ pub(in crate::schedule) fn build(
     schedule.check_length(size, size.microbatches + size.ranks)?;
     let mut ranks: Vec<Slots> = (0..size.ranks).map(|rank| unroll(block(rank), size.microbatches)).collect();
     ranks.iter_mut().for_each(place_weights);
-    reorder::with_weights(&mut ranks);
+    reorder::reorder(&mut ranks, false);
     squeeze(&mut ranks);
     ranks.iter_mut().for_each(|slots| slots[W].clear());
-    reorder::without_weights(&mut ranks);
+    reorder::reorder(&mut ranks, true);
     ranks.iter_mut().for_each(place_weights);
     squeeze(&mut ranks);
     ranks.iter_mut().for_each(place_weights);
