@@ -75,34 +75,42 @@ impl TryFrom<PlacementMap> for Placement {
 impl Placement {
     /// `chunks` stages per rank: stage `s` on rank `s mod ranks`.
     pub fn looped(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
-        Self::from_rule(PlacementKind::Loop, ranks, ranks.saturating_mul(chunks), 1, |_, s| s % ranks)
+        Self::of_kind(PlacementKind::Loop, ranks, chunks)
     }
 
     /// Two stages per rank: rank `r` holds `r` and `2 * ranks - 1 - r`.
     pub fn v(ranks: usize) -> Result<Self, PlanError> {
-        Self::from_rule(PlacementKind::V, ranks, ranks.saturating_mul(2), 1, |_, s| zigzag(ranks, s))
+        Self::of_kind(PlacementKind::V, ranks, 2)
     }
 
     /// `chunks` stages per rank, going up and down the ranks alternately.
     pub fn wave(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
-        Self::from_rule(PlacementKind::Wave, ranks, ranks.saturating_mul(chunks), 1, |_, s| zigzag(ranks, s))
+        Self::of_kind(PlacementKind::Wave, ranks, chunks)
     }
 
     /// Two routes through the ranks in opposite directions.
     pub fn bidirectional(ranks: usize) -> Result<Self, PlanError> {
-        let rule = |route, s| if route == 0 { s } else { ranks - 1 - s };
-        Self::from_rule(PlacementKind::Bidirectional, ranks, ranks, 2, rule)
+        Self::of_kind(PlacementKind::Bidirectional, ranks, 1)
     }
 
     /// The placement of this kind, with `chunks` stages per rank if the kind allows a choice. For `Free`, this is a
     /// loop.
     pub fn of_kind(kind: PlacementKind, ranks: usize, chunks: usize) -> Result<Self, PlanError> {
-        match kind {
-            PlacementKind::V => Self::v(ranks),
-            PlacementKind::Wave => Self::wave(ranks, chunks),
-            PlacementKind::Bidirectional => Self::bidirectional(ranks),
-            PlacementKind::Loop | PlacementKind::Free => Self::looped(ranks, chunks),
-        }
+        let (kind, chunks, routes) = match kind {
+            PlacementKind::V => (kind, 2, 1),
+            PlacementKind::Wave => (kind, chunks, 1),
+            PlacementKind::Bidirectional => (kind, 1, 2),
+            PlacementKind::Loop | PlacementKind::Free => (PlacementKind::Loop, chunks, 1),
+        };
+        let stages = ranks.saturating_mul(chunks);
+        Self::within_limits(ranks, stages)?;
+        let rank_of = |route: usize, stage: usize| match kind {
+            PlacementKind::V | PlacementKind::Wave => zigzag(ranks, stage),
+            PlacementKind::Bidirectional if route == 1 => ranks - 1 - stage,
+            _ => stage % ranks,
+        };
+        let route = |number| (0..stages).map(|stage| rank_of(number, stage)).collect();
+        Ok(Self { kind, ranks, routes: (0..routes).map(route).collect() })
     }
 
     /// Any map: `rank_of_stage[s]` is the rank of stage `s`. Ranks may hold different numbers of stages.
@@ -178,18 +186,6 @@ impl Placement {
             return Err(PlanError::TooLarge { ranks, stages });
         }
         Ok(())
-    }
-
-    fn from_rule(
-        kind: PlacementKind,
-        ranks: usize,
-        stages: usize,
-        routes: usize,
-        rank_of: impl Fn(usize, usize) -> usize,
-    ) -> Result<Self, PlanError> {
-        Self::within_limits(ranks, stages)?;
-        let route = |number| (0..stages).map(|s| rank_of(number, s)).collect();
-        Ok(Self { kind, ranks, routes: (0..routes).map(route).collect() })
     }
 
     /// The kind of the map.
