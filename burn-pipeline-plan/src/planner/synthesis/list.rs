@@ -110,8 +110,6 @@ struct Run<'a> {
     progress: Progress,
     rows: Vec<Vec<Step>>,
     proposals: Vec<Option<Proposal>>,
-    /// The start of each rank's proposal; infinite without a proposal.
-    starts: Vec<f64>,
     /// A buffer for `propose`, to save allocations.
     ready: Vec<Proposal>,
 }
@@ -127,14 +125,10 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
         progress: Progress::new(instance),
         rows: vec![Vec::new(); ranks],
         proposals: vec![None; ranks],
-        starts: vec![f64::INFINITY; ranks],
         ready: Vec::new(),
     };
     (0..ranks).for_each(|rank| run.look(rank));
-    loop {
-        let soonest = run.starts.iter().copied().fold(f64::INFINITY, f64::min);
-        let next = run.starts.iter().position(|&start| start == soonest);
-        let Some((rank, proposal)) = next.and_then(|rank| Some((rank, run.proposals[rank]?))) else { break };
+    while let Some((rank, proposal)) = run.soonest() {
         run.commit(rank, proposal);
     }
     instance.is_complete(&run.rows).then_some(run.rows)
@@ -177,10 +171,15 @@ fn forwards_ahead(instance: &Instance, rule: Rule) -> Vec<usize> {
 }
 
 impl Run<'_> {
+    /// The proposal that starts first, of the lowest rank in a tie.
+    fn soonest(&self) -> Option<(usize, Proposal)> {
+        let proposals = self.proposals.iter().enumerate().filter_map(|(rank, proposal)| Some((rank, (*proposal)?)));
+        proposals.min_by(|a, b| a.1.start.total_cmp(&b.1.start))
+    }
+
     /// Updates the proposal of a rank.
     fn look(&mut self, rank: usize) {
         self.proposals[rank] = self.propose(rank);
-        self.starts[rank] = self.proposals[rank].map_or(f64::INFINITY, |proposal| proposal.start);
     }
 
     /// The step that a rank would run next; `None` if no step is ready and fits.
