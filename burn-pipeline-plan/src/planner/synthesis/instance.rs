@@ -175,31 +175,6 @@ impl Instance {
         (slot.added[place], fewer)
     }
 
-    /// The time at which the inputs of a step arrive, given the ends of steps by index; NaN until all have been made.
-    pub(super) fn arrival(&self, ends: &[f64], step: Step) -> f64 {
-        let (slot, index) = (&self.slots[step.slot], self.index(step));
-        match (step.kind, slot.before, slot.after) {
-            (StepKind::Forward, None, _) => 0.0,
-            (StepKind::Forward, Some(crossing), _) => ends[index - slot.microbatches] + crossing,
-            (StepKind::Weight, ..) | (_, _, None) => ends[index - self.pairs],
-            (_, _, Some(crossing)) => {
-                let (own, gradient) = (ends[index - self.pairs], ends[index + slot.microbatches] + crossing);
-                // `max` would ignore a NaN and return the known time.
-                if own.is_nan() || gradient.is_nan() { f64::NAN } else { own.max(gradient) }
-            }
-        }
-    }
-
-    /// The rank that uses the result of a step.
-    pub(super) fn user(&self, step: Step) -> Option<usize> {
-        let slot = &self.slots[step.slot];
-        match step.kind {
-            StepKind::Forward => slot.after.map(|_| self.slots[step.slot + 1].rank),
-            StepKind::Input | StepKind::Whole => slot.before.map(|_| self.slots[step.slot - 1].rank),
-            StepKind::Weight => None,
-        }
-    }
-
     /// Returns true if the rows have as many steps as a complete order.
     pub(super) fn is_complete(&self, rows: &[Vec<Step>]) -> bool {
         rows.iter().flatten().map(|step| step.kind.does().len()).sum::<usize>() == self.steps()

@@ -1,7 +1,7 @@
-//! How far the rows of a synthesis have come: what the list scheduler and branch and bound know about a prefix of every
-//! row.
+//! How far the rows of a synthesis have come (what the list scheduler and branch and bound know about a prefix of every
+//! row), and when the inputs of further steps arrive.
 
-use super::instance::{Instance, Step};
+use super::instance::{Instance, Step, StepKind};
 
 /// A prefix of every row, with its times.
 #[derive(Clone, Debug)]
@@ -37,6 +37,33 @@ impl Progress {
         // Nothing waits for the end of a `W`, so there is no entry for it.
         if let Some(entry) = self.ends.get_mut(instance.index(step)) {
             *entry = end;
+        }
+    }
+}
+
+impl Instance {
+    /// The time at which the inputs of a step arrive, given the ends of steps by index; NaN until all have been made.
+    pub(super) fn arrival(&self, ends: &[f64], step: Step) -> f64 {
+        let (slot, index) = (&self.slots[step.slot], self.index(step));
+        match (step.kind, slot.before, slot.after) {
+            (StepKind::Forward, None, _) => 0.0,
+            (StepKind::Forward, Some(crossing), _) => ends[index - slot.microbatches] + crossing,
+            (StepKind::Weight, ..) | (_, _, None) => ends[index - self.pairs],
+            (_, _, Some(crossing)) => {
+                let (own, gradient) = (ends[index - self.pairs], ends[index + slot.microbatches] + crossing);
+                // `max` would ignore a NaN and return the known time.
+                if own.is_nan() || gradient.is_nan() { f64::NAN } else { own.max(gradient) }
+            }
+        }
+    }
+
+    /// The rank that uses the result of a step.
+    pub(super) fn user(&self, step: Step) -> Option<usize> {
+        let slot = &self.slots[step.slot];
+        match step.kind {
+            StepKind::Forward => slot.after.map(|_| self.slots[step.slot + 1].rank),
+            StepKind::Input | StepKind::Whole => slot.before.map(|_| self.slots[step.slot - 1].rank),
+            StepKind::Weight => None,
         }
     }
 }
