@@ -12,8 +12,8 @@
 //! `max_outstanding_sends` where that awaits the oldest send, as it mostly does.
 //!
 //! The documentation of [`Plan::with_waits`] lists the places. A start with its wait *at once* acts like a start alone
-//! under a blocking transport. A *late* wait of `SEND_F` comes after the reply, since the peer has computed that from the
-//! sent value; reductions wait for each other, so that one runs at a time.
+//! under a blocking transport. A *late* wait of `SEND_F` comes after the reply, since the peer has computed that from
+//! the sent value; reductions wait for each other, so that one runs at a time.
 
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;

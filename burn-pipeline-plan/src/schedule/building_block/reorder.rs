@@ -140,8 +140,8 @@ enum Phase {
     CoolDown,
 }
 
-/// Moves the operations of warm-up and cool-down, with W in their own slots. With `weights_fill`, moves only those of the
-/// cool-down, with W not placed: a free slot counts as a W if one is due.
+/// Moves the operations of warm-up and cool-down, with W in their own slots. With `weights_fill`, moves only those of
+/// the cool-down, with W not placed: a free slot counts as a W if one is due.
 pub(super) fn reorder(ranks: &mut [Slots], weights_fill: bool) {
     let mut timelines: Vec<Rank> = ranks.iter().map(|slots| Rank::new(slots, weights_fill)).collect();
     let mut backwards: Vec<Vec<usize>> = ranks.iter().map(sorted_backwards).collect();
