@@ -5,9 +5,9 @@ pub(super) fn is_amount(value: f64) -> bool {
     value.is_finite() && value >= 0.0
 }
 
-/// Returns true if a number is zero and can be left out of JSON.
-pub(super) fn is_zero(value: &f64) -> bool {
-    *value == 0.0
+/// Returns true if a value is the default of its type and can be left out of JSON.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The middle value, or the lower of the two middle ones.

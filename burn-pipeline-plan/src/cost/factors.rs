@@ -1,7 +1,7 @@
 //! Scales costs by the kind of operation, for what-if questions such as transfers that take twice as long.
 
 use super::error::ProfileError;
-use super::link::{LinkCost, LinkCosts};
+use super::link::{LinkCost, LinkCosts, LinkOverride};
 use super::profile::Profile;
 use super::stage_cost::StageCost;
 
@@ -50,17 +50,12 @@ impl Profile {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn scaled(&self, factors: &Factors) -> Result<Self, ProfileError> {
-        let link = |latency: f64, bandwidth: Option<f64>| {
+        let link = |LinkCost { latency, bandwidth }: LinkCost| {
             let bandwidth = bandwidth.filter(|_| factors.transfer != 0.0).map(|bandwidth| bandwidth / factors.transfer);
             LinkCost { latency: latency * factors.transfer, bandwidth }
         };
-        let LinkCosts { default, between } = self.links().clone();
-        let mut between = between;
-        for pair in &mut between {
-            let LinkCost { latency, bandwidth } = link(pair.latency, pair.bandwidth);
-            (pair.latency, pair.bandwidth) = (latency, bandwidth);
-        }
-        let links = LinkCosts { default: link(default.latency, default.bandwidth), between };
+        let between = self.links().between.iter().map(|b| LinkOverride::new(b.from, b.to, link(b.cost()))).collect();
+        let links = LinkCosts { default: link(self.links().default), between };
         let stages = self.stages().iter().map(|stage| scaled(stage, factors)).collect();
         let profile = self.with_stages(stages)?.with_links(links)?;
         let factors = [factors.forward, factors.input, factors.weight];

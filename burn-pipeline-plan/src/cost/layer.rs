@@ -3,7 +3,7 @@
 //! Embedding and head are layers like any other, so partitioners count them. Seconds come from a timed run, or from
 //! FLOPs ([`Layer::estimated`]).
 
-use super::amount::{amounts, is_amount, is_zero};
+use super::amount::{amounts, is_amount, is_default};
 use super::dtype::Dtype;
 use super::link::LinkCosts;
 use serde::{Deserialize, Serialize};
@@ -33,10 +33,6 @@ impl Peaks {
         [self.forward, self.input, self.weight, self.backward]
     }
 
-    fn are_unknown(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn scaled(self, factor: f64) -> Self {
         let [forward, input, weight, backward] = self.all().map(|peak| peak.map(|bytes| bytes * factor));
         Self { forward, input, weight, backward }
@@ -51,7 +47,7 @@ impl Peaks {
 /// assert_eq!((layer.parameters, layer.parameter_bytes()), (1_000, 2_000));
 /// assert_eq!(layer.seconds(), 0.006);
 /// ```
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// The kind: one ASCII letter, chosen by the model's author. Case matters.
@@ -88,17 +84,17 @@ pub struct Layer {
     #[serde(default)]
     pub freed_at_input_bytes: f64,
     /// Bytes of activations that the layer recomputes: held while the forward runs, and in the backward.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recomputed_bytes: f64,
     /// The peak bytes of a stage that is this layer alone, where they are known.
-    #[serde(default, skip_serializing_if = "Peaks::are_unknown")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub peaks: Peaks,
     /// Bytes of the output. A cut after this layer sends them to the next stage.
     #[serde(default)]
     pub output_bytes: f64,
     /// Bytes of each value that the layer passes beyond the next one; see
     /// [`Layers::with_skips`](super::Layers::with_skips).
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub skip_bytes: f64,
     /// Bytes that the members of a tensor-parallel group all-reduce in the layer's forward, and again in its
     /// backward for the input: twice its output for a block with attention and feed-forward. If absent, every
@@ -110,24 +106,7 @@ pub struct Layer {
 impl Layer {
     /// A layer of this kind with all costs zero.
     pub fn new(kind: char) -> Self {
-        Self {
-            kind,
-            parameters: 0,
-            bytes: BTreeMap::new(),
-            flops: 0.0,
-            forward: 0.0,
-            input: 0.0,
-            weight: 0.0,
-            backward: None,
-            overlap: None,
-            activation_bytes: 0.0,
-            freed_at_input_bytes: 0.0,
-            recomputed_bytes: 0.0,
-            peaks: Peaks::default(),
-            output_bytes: 0.0,
-            skip_bytes: 0.0,
-            summed_bytes: None,
-        }
+        Self { kind, ..Self::default() }
     }
 
     /// The same layer with this many more parameters, of one element type.

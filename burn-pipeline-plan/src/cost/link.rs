@@ -10,13 +10,12 @@ use serde::{Deserialize, Serialize};
 
 /// The cost of a one-way link: a message of `b` bytes takes `latency + b / bandwidth` seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct LinkCost {
     /// Seconds before the first byte arrives.
-    #[serde(default)]
     pub latency: f64,
     /// Bytes per second. If absent, a message takes only the latency.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<f64>,
 }
 
@@ -48,16 +47,25 @@ pub struct LinkOverride {
     pub bandwidth: Option<f64>,
 }
 
+impl LinkOverride {
+    pub(super) fn new(from: usize, to: usize, LinkCost { latency, bandwidth }: LinkCost) -> Self {
+        Self { from, to, latency, bandwidth }
+    }
+
+    pub(super) fn cost(&self) -> LinkCost {
+        LinkCost { latency: self.latency, bandwidth: self.bandwidth }
+    }
+}
+
 /// The costs of all links: a default, and overrides for pairs of ranks. If a pair is listed twice, the last entry
 /// applies.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct LinkCosts {
     /// The cost of every pair that is not listed.
-    #[serde(default)]
     pub default: LinkCost,
     /// Overrides.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub between: Vec<LinkOverride>,
 }
 
@@ -65,7 +73,7 @@ impl LinkCosts {
     /// The cost of the link from one rank to another.
     pub fn link(&self, from: usize, to: usize) -> LinkCost {
         let listed = self.between.iter().rev().find(|b| (b.from, b.to) == (from, to));
-        listed.map_or(self.default, |b| LinkCost { latency: b.latency, bandwidth: b.bandwidth })
+        listed.map_or(self.default, LinkOverride::cost)
     }
 
     /// The seconds of a ring all-reduce over ranks `0..ranks`: it takes `2(p-1)` steps, each of which moves a
@@ -104,9 +112,8 @@ impl LinkCosts {
         let between = neighbours.filter(|_| !self.between.is_empty()).filter_map(|(from, to)| {
             let most = sizes[from].max(sizes[to]);
             let place = |group: usize, member: usize| start(group) + member * sizes[group] / most;
-            let LinkCost { latency, bandwidth } =
-                (0..most).map(|member| self.link(place(from, member), place(to, member))).reduce(slower)?;
-            Some(LinkOverride { from, to, latency, bandwidth })
+            let links = (0..most).map(|member| self.link(place(from, member), place(to, member)));
+            Some(LinkOverride::new(from, to, links.reduce(slower)?))
         });
         let between = between.collect();
         (inside.collect(), LinkCosts { default: self.default, between })
@@ -131,9 +138,8 @@ impl LinkCosts {
         pairs.sort_unstable();
         pairs.dedup();
         let between = pairs.into_iter().filter(|&(from, to)| from != to && from.max(to) < groups).map(|(from, to)| {
-            let LinkCost { latency, bandwidth } =
-                slowest(&mut (0..members).map(|member| (from * members + member, to * members + member)));
-            LinkOverride { from, to, latency, bandwidth }
+            let mut pairs = (0..members).map(|member| (from * members + member, to * members + member));
+            LinkOverride::new(from, to, slowest(&mut pairs))
         });
         let between = between.collect();
         (LinkCosts { default: inside, between: Vec::new() }, LinkCosts { default: self.default, between })
@@ -144,8 +150,8 @@ impl LinkCosts {
     /// # Errors
     /// Returns [`ProfileError::LinkCost`].
     pub fn check(&self) -> Result<(), ProfileError> {
-        check_link("default".into(), self.default.latency, self.default.bandwidth)?;
-        self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.latency, b.bandwidth))
+        check_link("default".into(), self.default)?;
+        self.between.iter().try_for_each(|b| check_link(format!("{} -> {}", b.from, b.to), b.cost()))
     }
 }
 
@@ -157,7 +163,7 @@ fn slower(a: LinkCost, b: LinkCost) -> LinkCost {
     }
 }
 
-fn check_link(link: String, latency: f64, bandwidth: Option<f64>) -> Result<(), ProfileError> {
+fn check_link(link: String, LinkCost { latency, bandwidth }: LinkCost) -> Result<(), ProfileError> {
     let refuse = |link, field, value: f64, accepts| {
         Err(ProfileError::LinkCost { link, field, value: value.to_string(), accepts })
     };

@@ -69,10 +69,9 @@ fn links(profiles: &[Profile]) -> LinkCosts {
     };
     let pairs: BTreeSet<(usize, usize)> =
         profiles.iter().flat_map(|p| p.links().between.iter().map(|b| (b.from, b.to))).collect();
-    let between = pairs.into_iter().map(|(from, to)| {
-        let LinkCost { latency, bandwidth } = over(&|profile: &Profile| profile.links().link(from, to));
-        LinkOverride { from, to, latency, bandwidth }
-    });
+    let between = pairs
+        .into_iter()
+        .map(|(from, to)| LinkOverride::new(from, to, over(&|profile: &Profile| profile.links().link(from, to))));
     LinkCosts { default: over(&|profile: &Profile| profile.links().default), between: between.collect() }
 }
 

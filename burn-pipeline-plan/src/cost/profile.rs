@@ -10,6 +10,7 @@
 //! `freed_at_input_bytes`) negative. A profile read from JSON has passed [`Profile::new`]; an unknown field is
 //! refused by name.
 
+use super::amount::is_default;
 use super::error::ProfileError;
 use super::link::LinkCosts;
 use super::stage_cost::StageCost;
@@ -20,12 +21,15 @@ use serde::{Deserialize, Serialize};
 
 /// The costs of every stage and link. The runtime measures and writes it; the simulator and the planner read it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(try_from = "StoredProfile", into = "StoredProfile")]
+#[serde(try_from = "StoredProfile")]
 pub struct Profile {
     stages: Vec<StageCost>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     skips: Vec<SkipEdge>,
     links: LinkCosts,
+    #[serde(skip_serializing_if = "Option::is_none")]
     vocabulary: Option<VocabularyCost>,
+    #[serde(skip_serializing_if = "is_default")]
     first_trained: usize,
 }
 
@@ -159,28 +163,17 @@ impl Profile {
     }
 }
 
-/// The stored form of a profile.
-#[derive(Clone, Serialize, Deserialize)]
+/// The stored form of a profile, before it is checked.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredProfile {
     stages: Vec<StageCost>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     skips: Vec<SkipEdge>,
     #[serde(default)]
     links: LinkCosts,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     vocabulary: Option<VocabularyCost>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     first_trained: Option<usize>,
-}
-
-impl From<Profile> for StoredProfile {
-    fn from(profile: Profile) -> Self {
-        let (stages, skips) = (profile.stages().to_vec(), profile.skips().to_vec());
-        let first_trained = Some(profile.first_trained).filter(|&first| first > 0);
-        let (links, vocabulary) = (profile.links, profile.vocabulary);
-        Self { stages, skips, links, vocabulary, first_trained }
-    }
 }
 
 impl TryFrom<StoredProfile> for Profile {
@@ -190,7 +183,10 @@ impl TryFrom<StoredProfile> for Profile {
         let profile = Profile::new(form.stages, form.links)?
             .with_skips(form.skips)?
             .train_from(form.first_trained.unwrap_or(0))?;
-        form.vocabulary.map_or(Ok(profile.clone()), |vocabulary| profile.with_vocabulary(vocabulary))
+        match form.vocabulary {
+            Some(vocabulary) => profile.with_vocabulary(vocabulary),
+            None => Ok(profile),
+        }
     }
 }
 

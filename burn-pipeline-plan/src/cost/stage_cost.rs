@@ -3,7 +3,7 @@
 //! `I` may leave more bytes than it frees (gradients of hidden states for `W`), so `freed_at_input_bytes` may be
 //! negative.
 
-use super::amount::{amounts, is_zero};
+use super::amount::{amounts, is_default};
 use crate::plan::Op;
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,7 @@ pub struct StageCost {
     pub freed_at_input_bytes: f64,
     /// Bytes of activations that the stage recomputes in its backward: held while `F` runs, and again from the
     /// start of `I` (or `B`) until `W` (or `B`) ends. See [`StageCost::recomputing`].
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub recomputed_bytes: f64,
     /// Bytes of parameters that stay on the rank during the whole step (of the shard, if they are sharded): of
     /// masters and of their rounded copies, in half precision.
@@ -58,21 +58,21 @@ pub struct StageCost {
     pub unsharded_bytes: f64,
     /// Bytes of the gradients of the weights: held from the first `W` (or `B`) on, and a second time while each
     /// later one runs, whose own gradients are added to the sum. 0 to leave them out.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub gradient_bytes: f64,
     /// Bytes of `gradient_bytes` that remain after `REDUCE_GRAD` (the shard, if they are sharded). If absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduced_gradient_bytes: Option<f64>,
     /// Bytes other than the parameters that stay on the rank between steps: optimizer state (of the shard, if it is
     /// sharded), constants of captured programs, memory kept for reuse. 0 to leave them out.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub optimizer_bytes: f64,
     /// Bytes of the stage's output, and of the gradient that comes back for it.
     #[serde(default)]
     pub message_bytes: f64,
     /// Bytes of each value that the stage sends over a skip edge ([`SkipEdge`](crate::plan::SkipEdge)), and of the
     /// gradient that comes back for it.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub skip_bytes: f64,
     /// The peak bytes while `F` runs on a microbatch: its input and output, its temporaries, and what it saves,
     /// without parameters. If absent: `activation_bytes + recomputed_bytes`, plus received messages until it ends.

@@ -3,7 +3,7 @@
 //! All ranks have equal pieces. The head's work is divided as in Algorithm 2 of Yeung et al. 2024 (arXiv:2411.05288):
 //! `S` computes the logits and the input's gradient, `T` the gradient of the weights.
 
-use super::amount::{amounts, is_zero};
+use super::amount::{amounts, is_default};
 use super::layer::Layer;
 use super::link::LinkCosts;
 use crate::plan::Op;
@@ -39,7 +39,7 @@ pub struct VocabularyCost {
     /// Bytes of the first stage's input, which `REDUCE_IF` sums, and of its gradient, which `BCAST_IB` sends.
     pub embedded_bytes: f64,
     /// Bytes of the softmax's statistics, which `REDUCE_S` combines.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub statistics_bytes: f64,
 }
 

@@ -16,6 +16,7 @@ struct Data<'a> {
     title: &'a str,
     end: f64,
     kinds: Vec<KindData>,
+    /// In the order of the script's colours.
     causes: Vec<String>,
     timelines: Vec<TimelineData<'a>>,
     unit: &'a str,
@@ -67,7 +68,7 @@ pub(super) fn json(page: &Page) -> String {
         title: &page.title,
         end: round.time(end),
         kinds: Kind::ALL.iter().map(kind).collect(),
-        causes: causes().map(|cause| cause.to_string()).collect(),
+        causes: IdleCause::ALL.map(|cause| cause.to_string()).to_vec(),
         timelines: page.timelines.iter().map(|timeline| of_timeline(timeline, page.profile.as_ref(), round)).collect(),
         unit: page.unit.as_deref().unwrap_or("bytes"),
         activations: page.profile.as_ref().is_none_or(holds),
@@ -76,11 +77,6 @@ pub(super) fn json(page: &Page) -> String {
     };
     // Numbers and text always serialize.
     serde_json::to_string(&data).unwrap_or_default()
-}
-
-/// All causes, in the order of the script's colours.
-fn causes() -> impl Iterator<Item = IdleCause> {
-    IdleCause::SIMULATED.into_iter().chain([IdleCause::Overhead])
 }
 
 /// Rounds times to a fixed number of digits of the longest one.
@@ -126,7 +122,7 @@ fn of_timeline<'a>(timeline: &'a Timeline, profile: Option<&Profile>, round: Rou
 }
 
 fn of_rank(timeline: &Timeline, rank: usize, round: Round) -> RankData {
-    let cause = |cause| causes().position(|other| other == cause).unwrap_or(0);
+    let cause = |cause| IdleCause::ALL.iter().position(|other| *other == cause).unwrap_or(0);
     let idle = timeline.idle.get(rank).into_iter().flatten();
     let (constant, points) = timeline.memory.get(rank).cloned().unwrap_or_default();
     RankData {

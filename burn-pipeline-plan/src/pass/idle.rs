@@ -20,7 +20,7 @@
 //! 2. A step in which no rank runs a cell is a deadlock.
 
 use super::error::PassError;
-use crate::plan::{Action, Op, Plan, Task, Waiting};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Task, Waiting};
 use std::collections::HashSet;
 
 impl Plan {
@@ -107,16 +107,9 @@ impl Steps<'_> {
 
     /// The task of a neighbouring stage that a task needs and no earlier step has computed.
     fn lacking(&self, task: Task) -> Option<Task> {
-        let of = |stage, op| Some(Task::new(stage, op, task.microbatch()?));
-        let (needs, or) = match task.op() {
-            Op::Forward => (of(task.stage().previous()?, Op::Forward)?, None),
-            _ if self.plan.begins_backward(task) => {
-                let after = self.plan.placement().next(task.stage())?;
-                (of(after, Op::Backward)?, of(after, Op::BackwardInput))
-            }
-            _ => return None,
-        };
-        let computed = [Some(needs), or].into_iter().flatten().any(|task| self.computed.contains(&task));
-        (!computed).then_some(needs)
+        let needs = self.plan.input_of(task.of_microbatch()?)?;
+        let split = needs.with(needs.stage(), Op::BackwardInput);
+        let has = |task: MicrobatchTask| self.computed.contains(&task.into());
+        (!has(needs) && !(needs.op() == Op::Backward && has(split))).then_some(needs.into())
     }
 }

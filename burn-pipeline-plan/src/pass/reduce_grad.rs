@@ -60,5 +60,5 @@ fn reduce_row(plan: &Plan, row: &[Action], left: &mut [usize]) -> Vec<Action> {
 }
 
 fn is_send(action: Action) -> bool {
-    matches!(action, Action::Single(task) if matches!(task.op(), Op::SendForward | Op::SendBackward))
+    matches!(action, Action::Single(task) if task.op().is_send())
 }

@@ -152,7 +152,6 @@ impl<'a> Lowering<'a> {
                     }
                     self.rows[rank].push(action);
                     self.deliver(rank, task, pair);
-                    self.deliver_skips(rank, task, pair);
                 }
             },
             Action::Overlap(first, second) => {
@@ -162,9 +161,7 @@ impl<'a> Lowering<'a> {
                 }
                 self.rows[rank].push(action);
                 self.deliver(rank, first, pairs.0);
-                self.deliver_skips(rank, first, pairs.0);
                 self.deliver(rank, second, pairs.1);
-                self.deliver_skips(rank, second, pairs.1);
             }
         }
         self.next[rank] += 1;
@@ -238,8 +235,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Marks a task's value as arrived at the neighbour that uses it, and writes the transfer if that is on another
-    /// rank.
+    /// Marks a task's value as arrived at the neighbour that uses it, and writes its transfers to other ranks.
     #[inline]
     fn deliver(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
         let at = self.edges.slots()[slot];
@@ -256,36 +252,26 @@ impl<'a> Lowering<'a> {
         if side == Side::End {
             return;
         }
+        let (send, receive) =
+            if forward { (Op::SendForward, Op::ReceiveForward) } else { (Op::SendBackward, Op::ReceiveBackward) };
         self.arrived[its_pair] |= value;
+        let microbatch = pair - at.base;
         if side == Side::OtherRank {
-            let microbatch = pair - at.base;
             let peer = self.edges.slots()[neighbour].rank;
-            let (send, receive) =
-                if forward { (Op::SendForward, Op::ReceiveForward) } else { (Op::SendBackward, Op::ReceiveBackward) };
             self.rows[rank].push(Task::new(task.stage(), send, microbatch).into());
             self.rows[peer].push(Task::new(self.edges.stage(neighbour), receive, microbatch).into());
             self.awake[peer / 64] |= 1 << (peer % 64);
         }
-    }
-
-    /// Writes the transfers of a task's skip-edge values: gradients only to stages that train. No task waits for these
-    /// values: its neighbour's value always comes later.
-    #[inline]
-    fn deliver_skips(&mut self, rank: usize, task: MicrobatchTask, (slot, pair): (usize, usize)) {
-        let (into, send, receive) = match task.op() {
-            Op::Forward => (false, Op::SendForward, Op::ReceiveForward),
-            Op::BackwardInput | Op::Backward => (true, Op::SendBackward, Op::ReceiveBackward),
-            _ => return,
-        };
-        let (edges, microbatch) = (self.edges, pair - self.edges.slots()[slot].base);
-        for (_, skip) in edges.crossing_skips(slot, into) {
-            let other = if into { skip.from } else { skip.to };
+        // Values over skip edges, and their gradients to stages that train. No task waits for these: its neighbour's
+        // value always comes later. At an end of the model no skip edge continues.
+        let edges = self.edges;
+        for (_, skip) in edges.crossing_skips(slot, !forward) {
+            let other = if forward { skip.to } else { skip.from };
             let (stage, peer) = (task.stage(), edges.stage(other));
-            if into && peer.index() < self.plan.first_trained() {
-                continue;
+            if forward || peer.index() >= self.plan.first_trained() {
+                self.rows[rank].push(Task::skip(stage, send, microbatch, peer.index()).into());
+                self.rows[edges.slots()[other].rank].push(Task::skip(peer, receive, microbatch, stage.index()).into());
             }
-            self.rows[rank].push(Task::skip(stage, send, microbatch, peer.index()).into());
-            self.rows[edges.slots()[other].rank].push(Task::skip(peer, receive, microbatch, stage.index()).into());
         }
     }
 
@@ -312,10 +298,6 @@ impl<'a> Lowering<'a> {
         if self.ready(task, (slot, self.edges.slots()[slot].base + task.microbatch())) {
             return None;
         }
-        let (stage, op) = match task.op() {
-            Op::Forward => (task.stage().previous()?, Op::Forward),
-            _ => (self.plan.placement().next(task.stage())?, Op::Backward),
-        };
-        Some(task.with(stage, op).into())
+        self.plan.input_of(task).map(Task::from)
     }
 }

@@ -11,20 +11,9 @@
 //! of PyTorch 2.15's `_add_wait_send` and `_add_reduce_grad`; with [`outstanding`](WaitOptions), the cells of
 //! `max_outstanding_sends` where that awaits the oldest send, as it mostly does.
 //!
-//! Places of waits:
-//!
-//! 1. *At once*: right after the start. The two cells then act like a start alone under a blocking transport.
-//! 2. *Late*, depending on the start:
-//!    - `SEND_F`: after the computation that uses the reply, i.e. the gradient of the sent value. The peer has
-//!      received the value by then, since it computed that gradient from it.
-//!    - `SEND_B`, and `SEND_F` without a reply: at the end of the row, in the order of sends.
-//!    - a receive, `UNSHARD`: before the first computation that uses the result.
-//!    - `REDUCE_GRAD`: before the rank's next one, so that one runs at a time, or at the end of the row.
-//! 3. If the number of outstanding sends is bounded, the oldest is awaited before the send that would exceed the
-//!    bound.
-//!
-//! A transfer along a skip edge gets a wait in the same way if [`WaitOptions::skips`] is set; otherwise it gets
-//! none.
+//! The documentation of [`Plan::with_waits`] lists the places. A start with its wait *at once* acts like a start alone
+//! under a blocking transport. A *late* wait of `SEND_F` comes after the reply, since the peer has computed that from
+//! the sent value; reductions wait for each other, so that one runs at a time.
 
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;
@@ -156,7 +145,7 @@ impl Writer {
             if task.op() == Op::ReduceGrad {
                 self.row.extend(self.reduction.take().map(Action::from));
             }
-            if placing == Placing::Late && matches!(task.op(), Op::SendForward | Op::SendBackward) {
+            if placing == Placing::Late && task.op().is_send() {
                 self.make_room();
             }
             self.row.push(action);

@@ -11,16 +11,16 @@ use super::task::Task;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-#[derive(Serialize, Deserialize)]
+/// A plan before it is checked; [`Plan`] serializes to the same fields.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredPlan {
     name: String,
     placement: Placement,
     microbatches: Vec<usize>,
     rows: Vec<Vec<String>>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     skips: Vec<SkipEdge>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     first_trained: Option<usize>,
 }
 
@@ -35,21 +35,6 @@ impl Serialize for Action {
 impl Serialize for Task {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-impl Serialize for Plan {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text = |row: &Vec<Action>| row.iter().map(Action::to_string).collect();
-        let stored = StoredPlan {
-            name: self.name().to_owned(),
-            placement: self.placement().clone(),
-            microbatches: self.microbatches().to_vec(),
-            rows: self.rows().iter().map(text).collect(),
-            skips: self.skips().to_vec(),
-            first_trained: Some(self.first_trained()).filter(|&first| first > 0),
-        };
-        stored.serialize(serializer)
     }
 }
 

@@ -40,11 +40,13 @@ named! {
 /// The rank of every stage. Two placements are equal if every stage has the same rank in both, whatever their kinds
 /// (on one rank, a V is a loop).
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(try_from = "PlacementMap", into = "PlacementMap")]
+#[serde(try_from = "PlacementMap")]
 pub struct Placement {
+    #[serde(skip)]
     kind: PlacementKind,
     ranks: usize,
-    routes: Vec<Vec<u16>>,
+    /// The rank of each stage, by route.
+    routes: Vec<Vec<usize>>,
 }
 
 impl PartialEq for Placement {
@@ -55,18 +57,11 @@ impl PartialEq for Placement {
 
 impl Eq for Placement {}
 
-/// The stored form of a placement.
-#[derive(Clone, Serialize, Deserialize)]
+/// The stored form of a placement, before it is checked.
+#[derive(Deserialize)]
 struct PlacementMap {
     ranks: usize,
     routes: Vec<Vec<usize>>,
-}
-
-impl From<Placement> for PlacementMap {
-    fn from(p: Placement) -> Self {
-        let routes = p.routes.iter().map(|route| route.iter().map(|&r| r as usize).collect()).collect();
-        Self { ranks: p.ranks, routes }
-    }
 }
 
 impl TryFrom<PlacementMap> for Placement {
@@ -80,34 +75,42 @@ impl TryFrom<PlacementMap> for Placement {
 impl Placement {
     /// `chunks` stages per rank: stage `s` on rank `s mod ranks`.
     pub fn looped(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
-        Self::from_rule(PlacementKind::Loop, ranks, ranks.saturating_mul(chunks), 1, |_, s| s % ranks)
+        Self::of_kind(PlacementKind::Loop, ranks, chunks)
     }
 
     /// Two stages per rank: rank `r` holds `r` and `2 * ranks - 1 - r`.
     pub fn v(ranks: usize) -> Result<Self, PlanError> {
-        Self::from_rule(PlacementKind::V, ranks, ranks.saturating_mul(2), 1, |_, s| zigzag(ranks, s))
+        Self::of_kind(PlacementKind::V, ranks, 2)
     }
 
     /// `chunks` stages per rank, going up and down the ranks alternately.
     pub fn wave(ranks: usize, chunks: usize) -> Result<Self, PlanError> {
-        Self::from_rule(PlacementKind::Wave, ranks, ranks.saturating_mul(chunks), 1, |_, s| zigzag(ranks, s))
+        Self::of_kind(PlacementKind::Wave, ranks, chunks)
     }
 
     /// Two routes through the ranks in opposite directions.
     pub fn bidirectional(ranks: usize) -> Result<Self, PlanError> {
-        let rule = |route, s| if route == 0 { s } else { ranks - 1 - s };
-        Self::from_rule(PlacementKind::Bidirectional, ranks, ranks, 2, rule)
+        Self::of_kind(PlacementKind::Bidirectional, ranks, 1)
     }
 
     /// The placement of this kind, with `chunks` stages per rank if the kind allows a choice. For `Free`, this is a
     /// loop.
     pub fn of_kind(kind: PlacementKind, ranks: usize, chunks: usize) -> Result<Self, PlanError> {
-        match kind {
-            PlacementKind::V => Self::v(ranks),
-            PlacementKind::Wave => Self::wave(ranks, chunks),
-            PlacementKind::Bidirectional => Self::bidirectional(ranks),
-            PlacementKind::Loop | PlacementKind::Free => Self::looped(ranks, chunks),
-        }
+        let (kind, chunks, routes) = match kind {
+            PlacementKind::V => (kind, 2, 1),
+            PlacementKind::Wave => (kind, chunks, 1),
+            PlacementKind::Bidirectional => (kind, 1, 2),
+            PlacementKind::Loop | PlacementKind::Free => (PlacementKind::Loop, chunks, 1),
+        };
+        let stages = ranks.saturating_mul(chunks);
+        Self::within_limits(ranks, stages)?;
+        let rank_of = |route: usize, stage: usize| match kind {
+            PlacementKind::V | PlacementKind::Wave => zigzag(ranks, stage),
+            PlacementKind::Bidirectional if route == 1 => ranks - 1 - stage,
+            _ => stage % ranks,
+        };
+        let route = |number| (0..stages).map(|stage| rank_of(number, stage)).collect();
+        Ok(Self { kind, ranks, routes: (0..routes).map(route).collect() })
     }
 
     /// Any map: `rank_of_stage[s]` is the rank of stage `s`. Ranks may hold different numbers of stages.
@@ -135,8 +138,6 @@ impl Placement {
             Self::wave(ranks, stages / ranks),
             Self::bidirectional(ranks),
         ];
-        let narrow = |route: &Vec<usize>| route.iter().map(|&r| r as u16).collect();
-        let routes: Vec<Vec<u16>> = routes.iter().map(narrow).collect();
         Ok(known.into_iter().flatten().find(|p| p.routes == routes).unwrap_or(Self {
             kind: PlacementKind::Free,
             ranks,
@@ -187,18 +188,6 @@ impl Placement {
         Ok(())
     }
 
-    fn from_rule(
-        kind: PlacementKind,
-        ranks: usize,
-        stages: usize,
-        routes: usize,
-        rank_of: impl Fn(usize, usize) -> usize,
-    ) -> Result<Self, PlanError> {
-        Self::within_limits(ranks, stages)?;
-        let route = |number| (0..stages).map(|s| rank_of(number, s) as u16).collect();
-        Ok(Self { kind, ranks, routes: (0..routes).map(route).collect() })
-    }
-
     /// The kind of the map.
     pub fn kind(&self) -> PlacementKind {
         self.kind
@@ -229,7 +218,7 @@ impl Placement {
     /// # Panics
     /// Panics if the placement does not have the stage.
     pub fn rank_of(&self, stage: StageId) -> usize {
-        self.routes[stage.route()][stage.index()] as usize
+        self.routes[stage.route()][stage.index()]
     }
 
     /// A dense number for a stage, below [`Placement::slots`]: route 0 first, each in model order.

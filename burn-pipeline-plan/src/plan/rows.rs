@@ -13,16 +13,19 @@ use super::placement::Placement;
 use super::skip_edge::SkipEdge;
 use super::skips::{checked, edge_of};
 use super::stage_id::StageId;
-use super::task::Task;
+use super::task::{MicrobatchTask, Task};
+use serde::Serialize;
 
 /// The actions of every rank, with the placement of stages and the microbatch counts.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Plan {
     name: String,
     placement: Placement,
     microbatches: Vec<usize>,
     rows: Vec<Vec<Action>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     skips: Vec<SkipEdge>,
+    #[serde(skip_serializing_if = "is_zero")]
     first_trained: usize,
 }
 
@@ -169,6 +172,17 @@ impl Plan {
         stage.index() > self.first_trained
     }
 
+    /// The neighbour's computation whose value a computation uses: the `F` of the stage before, or the `B` of the stage
+    /// after, which may be `I` or `W` in this plan ([`Plan::as_written`]). `None` at the ends of the model.
+    pub(crate) fn input_of(&self, task: MicrobatchTask) -> Option<MicrobatchTask> {
+        let (stage, op) = match task.op() {
+            Op::Forward => (task.stage().previous()?, Op::Forward),
+            _ if self.begins_backward(task) => (self.placement.next(task.stage())?, Op::Backward),
+            _ => return None,
+        };
+        Some(task.with(stage, op))
+    }
+
     /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.placement.ranks()
@@ -247,4 +261,9 @@ impl Plan {
     pub fn has_backward(&self) -> bool {
         self.any_task(|t| t.op().is_backward())
     }
+}
+
+/// Returns true if JSON leaves out the first stage that trains.
+fn is_zero(first_trained: &usize) -> bool {
+    *first_trained == 0
 }

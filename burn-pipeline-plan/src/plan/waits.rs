@@ -13,9 +13,12 @@ use super::op::Op;
 use super::rows::Plan;
 use super::task::Task;
 
-/// For each cell of each row: true if it starts an operation that has its own wait.
+/// No wait.
+const NONE: u32 = u32::MAX;
+
+/// For each cell of each row: the step of the wait for the operation that it starts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Awaited(Vec<Vec<bool>>);
+pub(crate) struct Awaited(Vec<Vec<u32>>);
 
 impl Awaited {
     /// Reads the waits of a plan.
@@ -23,13 +26,20 @@ impl Awaited {
         if !plan.has_waits() || edges.is_sparse(plan) {
             return Self::default();
         }
-        let (pairs, slots) = (vec![0; edges.pairs()], vec![0; edges.slots().len()]);
-        let mut notes = Notes { pairs, slots, skips: vec![0; edges.skip_pairs()], edges };
+        let mut notes = Notes {
+            pairs: vec![[NONE; 4]; edges.pairs()],
+            slots: vec![[NONE; 2]; edges.slots().len()],
+            skips: vec![[NONE; 4]; edges.skip_pairs()],
+            edges,
+        };
         let row = |row: &Vec<Action>| {
-            let mut awaited = vec![false; row.len()];
+            let mut awaited = vec![NONE; row.len()];
             for (step, action) in row.iter().enumerate().rev() {
-                if let Action::Single(task) = *action {
-                    awaited[step] = notes.take(task);
+                let Action::Single(task) = *action else { continue };
+                let Some(note) = notes.entry(task) else { continue };
+                match task.op().is_wait() {
+                    true => *note = step as u32,
+                    false => awaited[step] = std::mem::replace(note, NONE),
                 }
             }
             awaited
@@ -37,55 +47,45 @@ impl Awaited {
         Self(plan.rows().iter().map(row).collect())
     }
 
+    /// The step of the wait for the operation that this cell starts, if it has its own wait.
+    #[inline]
+    pub(crate) fn wait_of(&self, rank: usize, step: usize) -> Option<usize> {
+        self.0.get(rank).map(|row| row[step]).filter(|&wait| wait != NONE).map(|wait| wait as usize)
+    }
+
     /// Returns true if the operation that this cell starts has its own wait.
     #[inline]
     pub(crate) fn at(&self, rank: usize, step: usize) -> bool {
-        self.0.get(rank).is_some_and(|row| row[step])
+        self.wait_of(rank, step).is_some()
     }
 }
 
+/// The next wait of each value and of each stage's collectives, by its start.
 struct Notes<'a> {
-    pairs: Vec<u8>,
-    slots: Vec<u8>,
+    pairs: Vec<[u32; 4]>,
+    slots: Vec<[u32; 2]>,
     /// Indexed by skip-edge value.
-    skips: Vec<u8>,
+    skips: Vec<[u32; 4]>,
     edges: &'a Edges,
 }
 
 impl Notes<'_> {
-    /// Notes a wait. For a start: removes the note of its wait, and returns true if there was one.
-    fn take(&mut self, task: Task) -> bool {
-        let Some(bit) = bit(task.op().awaits().unwrap_or(task.op())) else { return false };
-        let Some(slot) = self.edges.find(task.stage()) else { return false };
-        let at = &self.edges.slots()[slot];
-        let notes = match task.microbatch() {
-            Some(microbatch) if task.is_skip() => {
-                let skip = self.edges.find_skip(task).map(|number| self.edges.skips()[number]);
-                match skip.filter(|_| microbatch < at.microbatches) {
-                    Some(skip) => &mut self.skips[skip.base + microbatch],
-                    None => return false,
-                }
-            }
-            None => &mut self.slots[slot],
-            Some(microbatch) if microbatch < at.microbatches => &mut self.pairs[at.base + microbatch],
-            Some(_) => return false,
-        };
-        if task.op().is_wait() {
-            *notes |= bit;
-            return false;
+    /// The note of a start, or of a wait's start.
+    fn entry(&mut self, task: Task) -> Option<&mut u32> {
+        let start = task.op().awaits().unwrap_or(task.op());
+        let slot = self.edges.find(task.stage())?;
+        match start {
+            Op::Unshard => return Some(&mut self.slots[slot][0]),
+            Op::ReduceGrad => return Some(&mut self.slots[slot][1]),
+            _ => {}
         }
-        let noted = *notes & bit != 0;
-        *notes &= !bit;
-        noted
-    }
-}
-
-/// The bit of the note for an operation that can be awaited.
-fn bit(start: Op) -> Option<u8> {
-    match start {
-        Op::Unshard => Some(16),
-        Op::ReduceGrad => Some(32),
-        _ => start.transfer_kind().map(|kind| 1 << kind),
+        let (kind, at) = (start.transfer_kind()?, &self.edges.slots()[slot]);
+        let microbatch = task.microbatch().filter(|&microbatch| microbatch < at.microbatches)?;
+        if task.is_skip() {
+            let skip = self.edges.skips()[self.edges.find_skip(task)?];
+            return Some(&mut self.skips[skip.base + microbatch][kind]);
+        }
+        Some(&mut self.pairs[at.base + microbatch][kind])
     }
 }
 

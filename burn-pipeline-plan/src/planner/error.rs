@@ -1,44 +1,35 @@
 //! Why the planner finds no plan, and why it drops a candidate.
 
 use crate::cost::{PartitionError, ProfileError};
-use crate::pass::PassError;
-use crate::plan::{CheckError, PlanError};
-use crate::schedule::ScheduleError;
+use crate::plan::PlanError;
 use crate::simulate::SimulateError;
+use std::fmt;
 
 /// Why a candidate cannot be used.
-#[derive(Clone, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) enum DropReason {
-    /// The schedule cannot be built at this size.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
-    /// The layers cannot be cut this way.
-    #[error(transparent)]
-    Cut(#[from] PartitionError),
     /// A rank would hold more than the cap.
-    #[error("its fullest rank holds {peak:.4e} bytes, above the cap of {cap:.4e}")]
     OverCap { peak: f64, cap: f64, makespan: f64 },
-    /// The synthesis made no schedule.
-    #[error(transparent)]
-    Synthesis(#[from] PlannerError),
-    /// A pass refused the plan.
-    #[error(transparent)]
-    Pass(#[from] PassError),
-    /// The plan does not pass the check.
-    #[error(transparent)]
-    Check(#[from] Box<CheckError>),
-    /// The plan cannot be simulated.
-    #[error(transparent)]
-    Simulate(#[from] SimulateError),
-    /// The model's skip edges do not fit the plan.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The costs are not valid.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
+    /// Its plan cannot be made, checked or simulated, or its costs are not valid; with the error's message.
+    Refused(String),
 }
 
-crate::debug_as_text!(DropReason);
+impl<E: std::error::Error> From<E> for DropReason {
+    fn from(error: E) -> Self {
+        DropReason::Refused(error.to_string())
+    }
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DropReason::OverCap { peak, cap, .. } => {
+                write!(f, "its fullest rank holds {peak:.4e} bytes, above the cap of {cap:.4e}")
+            }
+            DropReason::Refused(reason) => f.write_str(reason),
+        }
+    }
+}
 
 /// Why the planner finds no plan.
 #[derive(Clone, PartialEq, thiserror::Error)]

@@ -9,7 +9,7 @@
 //! 3. The fastest plan that fits is kept.
 
 use super::error::{DropReason, PlannerError};
-use super::layout::Layout;
+use super::layout::{Layout, describe};
 use super::passes::PassChoice;
 use super::price::{Priced, price, price_recomputing, recomputed};
 use super::report::{Candidate, Strategy};
@@ -156,18 +156,12 @@ impl Job<'_> {
 
     /// Describes the job, for a candidate that is dropped.
     pub(super) fn describe(&self, request: &Request) -> String {
-        let (strategy, shape, cut) = (self.strategy(request), self.layout.shape, self.layout.cut);
-        let microbatches = request.workloads[self.layout.workload].microbatches;
+        let layout = describe(request, self.layout.workload, self.layout.shape, self.layout.cut);
         let merged = if self.passes == PassChoice::AsBuilt { String::new() } else { format!(", {}", self.passes) };
         let recompute = match self.recompute {
             Recompute::Never => String::new(),
             other => format!(", recomputing {other}"),
         };
-        let vocabulary = if self.layout.profile.vocabulary().is_some() { ", vocabulary parallel" } else { "" };
-        format!(
-            "{strategy}, {microbatches} microbatches, {} placement of {} a rank, \
-             {cut} cut{vocabulary}{recompute}{merged}",
-            shape.kind, shape.chunks
-        )
+        format!("{}, {layout}{recompute}{merged}", self.strategy(request))
     }
 }

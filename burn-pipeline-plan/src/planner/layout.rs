@@ -5,6 +5,7 @@
 //! synthesis needs. Of layouts with equal partitions, one is kept.
 
 use super::error::DropReason;
+use super::report::Dropped;
 use super::request::{Cut, Request};
 use crate::cost::{Layers, Partition, PartitionOptions, Profile, StageCost, VocabularyCost};
 use crate::plan::{Placement, PlacementKind, StageId};
@@ -38,15 +39,6 @@ pub(super) struct Layout {
     pub(super) reduction: f64,
 }
 
-/// A layout that could not be made.
-#[derive(Clone, Debug)]
-pub(super) struct RefusedLayout {
-    pub(super) workload: usize,
-    pub(super) shape: Shape,
-    pub(super) cut: Cut,
-    pub(super) reason: DropReason,
-}
-
 /// The shapes to try: loops; a V for 2 chunks; waves for more chunks, which only the synthesis uses; bidirectional
 /// for 1 chunk.
 fn shapes(request: &Request) -> Vec<Shape> {
@@ -75,7 +67,7 @@ fn shapes(request: &Request) -> Vec<Shape> {
 }
 
 /// All layouts of a request, and those that could not be made.
-pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
+pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<Dropped>) {
     let mut wanted = Vec::new();
     for workload in 0..request.workloads.len() {
         for shape in shapes(request) {
@@ -85,34 +77,27 @@ pub(super) fn layouts(request: &Request) -> (Vec<Layout>, Vec<RefusedLayout>) {
             }
         }
     }
-    let made: Vec<_> = wanted
-        .into_par_iter()
-        .filter(|&(_, _, cut)| cut != Cut::Fitting || request.cap.is_some())
-        .map(|(workload, shape, cut)| {
-            layout(request, workload, shape, cut)
-                .map_err(|reason| Box::new(RefusedLayout { workload, shape, cut, reason }))
-        })
-        .collect();
-    let (mut layouts, mut refused): (Vec<Layout>, Vec<RefusedLayout>) = (Vec::new(), Vec::new());
-    for made in made {
+    wanted.retain(|&(_, _, cut)| cut != Cut::Fitting || request.cap.is_some());
+    let made: Vec<_> = wanted.par_iter().map(|&(workload, shape, cut)| layout(request, workload, shape, cut)).collect();
+    let (mut layouts, mut refused): (Vec<Layout>, Vec<_>) = (Vec::new(), Vec::new());
+    for ((workload, shape, cut), made) in wanted.into_iter().zip(made) {
         match made {
-            Ok(layout) => {
-                if !layouts.iter().any(|other| other.is(&layout)) {
-                    layouts.push(layout);
-                }
-            }
-            Err(refusal) => {
-                // The same reason, such as too few layers for the stages, is listed for one cut only.
-                let alike = |r: &RefusedLayout| {
-                    (r.workload, r.shape, &r.reason) == (refusal.workload, refusal.shape, &refusal.reason)
-                };
-                if !refused.iter().any(alike) {
-                    refused.push(*refusal);
-                }
-            }
+            Ok(layout) if layouts.iter().any(|other| other.is(&layout)) => {}
+            Ok(layout) => layouts.push(layout),
+            // The same reason, such as too few layers for the stages, is listed for one cut only.
+            Err(reason) if refused.iter().any(|(key, _, of)| (*key, of) == ((workload, shape), &reason)) => {}
+            Err(reason) => refused.push(((workload, shape), cut, reason)),
         }
     }
-    (layouts, refused)
+    let dropped = |((workload, shape), cut, reason)| Dropped { what: describe(request, workload, shape, cut), reason };
+    (layouts, refused.into_iter().map(dropped).collect())
+}
+
+/// Describes a workload, cut and placed.
+pub(super) fn describe(request: &Request, workload: usize, Shape { kind, chunks }: Shape, cut: Cut) -> String {
+    let workload = &request.workloads[workload];
+    let vocabulary = if workload.vocabulary.is_some() { ", vocabulary parallel" } else { "" };
+    format!("{} microbatches, {kind} placement of {chunks} a rank, {cut} cut{vocabulary}", workload.microbatches)
 }
 
 fn layout(request: &Request, workload: usize, shape: Shape, cut: Cut) -> Result<Layout, DropReason> {

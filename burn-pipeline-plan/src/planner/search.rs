@@ -19,7 +19,7 @@ use super::alike::alike;
 use super::bound::bound;
 use super::error::{DropReason, PlannerError};
 use super::job::{Job, Maker, build, quick};
-use super::layout::{Layout, RefusedLayout, layouts};
+use super::layout::{Layout, layouts};
 use super::mixed::mixed;
 use super::passes::PassChoice;
 use super::report::{Candidate, Dropped, PlannerReport, Strategy, TimeBreakdown, faster_without_cap, sort_and_mark};
@@ -80,20 +80,19 @@ pub fn best_plan(request: &Request) -> Result<PlannerReport, PlannerError> {
 
 /// The best plan of one part of a request.
 fn best_of(request: &Request) -> Result<PlannerReport, PlannerError> {
-    let (layouts, refused) = layouts(request);
+    let (layouts, dropped) = layouts(request);
     let unpipelined = if request.unpipelined { whole_models(request) } else { Vec::new() };
-    best_on(request, &layouts, refused, &unpipelined, true)
+    best_on(request, &layouts, dropped, &unpipelined, true)
 }
 
 /// The best plan on these layouts and, if `cuts`, on other cuts of them.
 fn best_on(
     request: &Request,
     layouts: &[Layout],
-    refused: Vec<RefusedLayout>,
+    mut dropped: Vec<Dropped>,
     unpipelined: &[(Layout, Plan, Strategy)],
     cuts: bool,
 ) -> Result<PlannerReport, PlannerError> {
-    let mut dropped: Vec<Dropped> = refused.iter().map(|refused| dropped_layout(request, refused)).collect();
     let mut jobs = Vec::new();
     for (layout, plan, strategy) in unpipelined {
         jobs.extend(variants(request, layout, &Maker::Given(plan.clone(), strategy.clone())));
@@ -220,15 +219,6 @@ fn price_all<'a>(request: &Request, jobs: Vec<Job<'a>>, dropped: &mut Vec<Droppe
         }
     }
     found
-}
-
-fn dropped_layout(request: &Request, refused: &RefusedLayout) -> Dropped {
-    let microbatches = request.workloads[refused.workload].microbatches;
-    let (kind, chunks, cut) = (refused.shape.kind, refused.shape.chunks, refused.cut);
-    let vocabulary =
-        if request.workloads[refused.workload].vocabulary.is_some() { ", vocabulary parallel" } else { "" };
-    let what = format!("{microbatches} microbatches, {kind} placement of {chunks} a rank, {cut} cut{vocabulary}");
-    Dropped { what, reason: refused.reason.clone() }
 }
 
 /// Syntheses with full effort, on the layouts of the best candidates so far, starting from the best catalogue plans

@@ -51,9 +51,9 @@ pub(super) fn build_grouped(
     groups: Groups,
     delayed_weight: bool,
 ) -> Result<Plan, ScheduleError> {
-    let ahead = (size.chunks - 1) * groups.largest();
+    let (table, ahead) = (groups.table(size.chunks), (size.chunks - 1) * groups.largest());
     schedule.plan(size, |rank| {
         let lag = if delayed_weight { rank } else { 0 };
-        interleave::row(groups, size, rank, ahead + size.ranks - 1 - rank, Backward::Split { lag })
+        interleave::row(&table, size, rank, ahead + size.ranks - 1 - rank, Backward::Split { lag })
     })
 }

@@ -10,7 +10,7 @@
 //! Source: Huang et al., GPipe (2019); order as PyTorch `ScheduleGPipe`.
 
 use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Action, Placement, PlacementKind, Plan};
+use crate::plan::{Action, PlacementKind, Plan};
 
 /// The GPipe schedule.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,11 +24,9 @@ impl Schedule for GPipe {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         self.info().check_size(size)?;
         let m = size.microbatches;
-        let row = |rank: usize| {
+        self.info().plan(size, |rank| {
             let forwards = (0..m).map(|mb| Action::forward(rank, mb));
             forwards.chain((0..m).map(|mb| Action::backward(rank, mb))).collect()
-        };
-        let placement = Placement::looped(size.ranks, 1)?;
-        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! The order in which a rank of a looped placement visits its chunks, for the interleaved schedules.
 //!
-//! Guarantees: every (microbatch, chunk) pair once; O(1) time per action, and only the row is allocated.
+//! Guarantees: every (microbatch, chunk) pair once; O(1) time per action, and all rows share one list of these pairs.
 //!
 //! 1. Microbatches are cut into consecutive groups ([`Groups`]).
 //! 2. A whole group goes through the rank's first chunk, then through its second, and so on. Backwards take the
@@ -16,7 +16,6 @@
 
 use super::schedule_trait::{ScheduleError, ScheduleInfo, Size};
 use crate::plan::{Action, StageId};
-use std::ops::Range;
 
 /// Microbatches cut into groups: `head` is (count, size) of the first groups, `tail` of the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,57 +72,15 @@ impl Groups {
         [self.head, self.tail].into_iter().filter(|&(count, _)| count > 0).map(|(_, size)| size).max().unwrap_or(0)
     }
 
-    fn microbatches(self) -> usize {
-        self.head.0 * self.head.1 + self.tail.0 * self.tail.1
-    }
-
-    /// The virtual table as a list.
-    pub(super) fn table(self, chunks: usize) -> Vec<(usize, usize)> {
-        let mut pairs = self.pairs(chunks);
-        (0..self.microbatches() * chunks).map(|_| pairs.step()).collect()
-    }
-
     /// The virtual table: (microbatch, chunk), group by group, chunk by chunk.
-    fn pairs(self, chunks: usize) -> Pairs {
-        let whole = self.head.0 * self.head.1;
-        let size = if self.head.0 > 0 { self.head.1 } else { self.tail.1 };
-        Pairs { chunks, whole, tail: self.tail.1, group: 0..size, next: 0, chunk: 0 }
-    }
-}
-
-/// Iterates over the virtual table of some [`Groups`] without end: the caller knows how many steps to take.
-#[derive(Clone, Debug)]
-struct Pairs {
-    chunks: usize,
-    /// The number of microbatches in groups of the first size.
-    whole: usize,
-    /// The size of the groups after them.
-    tail: usize,
-    group: Range<usize>,
-    next: usize,
-    chunk: usize,
-}
-
-impl Pairs {
-    /// The next microbatch and its chunk.
-    #[inline]
-    fn step(&mut self) -> (usize, usize) {
-        if self.next == self.group.end {
-            self.turn();
+    pub(super) fn table(self, chunks: usize) -> Vec<(usize, usize)> {
+        let sizes = [self.head, self.tail].into_iter().flat_map(|(count, size)| std::iter::repeat_n(size, count));
+        let (mut table, mut begin) = (Vec::new(), 0);
+        for size in sizes {
+            table.extend((0..chunks).flat_map(|chunk| (begin..begin + size).map(move |m| (m, chunk))));
+            begin += size;
         }
-        self.next += 1;
-        (self.next - 1, self.chunk)
-    }
-
-    /// Moves to the group's next chunk, or to the next group.
-    fn turn(&mut self) {
-        self.chunk += 1;
-        if self.chunk == self.chunks {
-            self.chunk = 0;
-            let size = if self.group.end < self.whole { self.group.len() } else { self.tail };
-            self.group = self.group.end..self.group.end + size;
-        }
-        self.next = self.group.start;
+        table
     }
 }
 
@@ -139,43 +96,29 @@ pub(super) enum Backward {
     },
 }
 
-/// One rank's row: `warmup` forwards, then forward and backward in turn, then the remaining backwards.
-pub(super) fn row(groups: Groups, size: Size, rank: usize, warmup: usize, backward: Backward) -> Vec<Action> {
+/// One rank's row over the virtual table: `warmup` forwards, then forward and backward in turn, then the remaining
+/// backwards.
+pub(super) fn row(table: &[(usize, usize)], size: Size, rank: usize, warmup: usize, backward: Backward) -> Vec<Action> {
     let stage = |chunk: usize| StageId::new(chunk * size.ranks + rank);
     let last = size.chunks - 1;
-    let total = groups.microbatches() * size.chunks;
-    let mut forwards = groups.pairs(size.chunks);
-    let mut backwards = forwards.clone();
-    let mut weights = forwards.clone();
-    let mut forward = || {
-        let (m, chunk) = forwards.step();
-        Action::forward(stage(chunk), m)
-    };
-    let mut weight = || {
-        let (m, chunk) = weights.step();
-        Action::backward_weight(stage(last - chunk), m)
-    };
-
-    let warmup = warmup.min(total);
-    let mut row = Vec::with_capacity(total * if backward == Backward::Whole { 2 } else { 3 });
-    row.extend((0..warmup).map(|_| forward()));
-    for done in 0..total {
-        if done < total - warmup {
-            row.push(forward());
-        }
-        let (m, chunk) = backwards.step();
+    let forward = |&(m, chunk): &(usize, usize)| Action::forward(stage(chunk), m);
+    let weight = |&(m, chunk): &(usize, usize)| Action::backward_weight(stage(last - chunk), m);
+    let (first, rest) = table.split_at(warmup.min(table.len()));
+    let mut row = Vec::with_capacity(table.len() * if backward == Backward::Whole { 2 } else { 3 });
+    row.extend(first.iter().map(forward));
+    let mut forwards = rest.iter().map(forward);
+    for (done, &(m, chunk)) in table.iter().enumerate() {
+        row.extend(forwards.next());
         match backward {
             Backward::Whole => row.push(Action::backward(stage(last - chunk), m)),
             Backward::Split { lag } => {
                 row.push(Action::backward_input(stage(last - chunk), m));
-                if done >= lag {
-                    row.push(weight());
-                }
+                row.extend(done.checked_sub(lag).map(|earlier| weight(&table[earlier])));
             }
         }
     }
     if let Backward::Split { lag } = backward {
-        row.extend((0..lag.min(total)).map(|_| weight()));
+        row.extend(table[table.len().saturating_sub(lag)..].iter().map(weight));
     }
     row
 }

@@ -90,6 +90,7 @@ impl Schedule for Interleaved1F1B {
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         let groups = self.groups(size)?;
-        self.info().plan(size, |rank| interleave::row(groups, size, rank, warm_up(groups, size, rank), Backward::Whole))
+        let table = groups.table(size.chunks);
+        self.info().plan(size, |rank| interleave::row(&table, size, rank, warm_up(groups, size, rank), Backward::Whole))
     }
 }

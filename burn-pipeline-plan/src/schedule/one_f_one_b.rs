@@ -14,7 +14,7 @@
 //! Source: Narayanan et al., PipeDream-Flush (2021); order as PyTorch `Schedule1F1B`.
 
 use super::schedule_trait::{Chunks, Schedule, ScheduleError, ScheduleInfo, Size};
-use crate::plan::{Action, Placement, PlacementKind, Plan};
+use crate::plan::{Action, PlacementKind, Plan};
 
 /// The 1F1B schedule.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,7 +28,7 @@ impl Schedule for OneFOneB {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         self.info().check_size(size)?;
         let m = size.microbatches;
-        let row = |rank: usize| {
+        self.info().plan(size, |rank| {
             let warmup = (size.ranks - 1 - rank).min(m);
             let mut row: Vec<Action> = (0..warmup).map(|mb| Action::forward(rank, mb)).collect();
             for mb in warmup..m {
@@ -36,8 +36,6 @@ impl Schedule for OneFOneB {
             }
             row.extend((m - warmup..m).map(|mb| Action::backward(rank, mb)));
             row
-        };
-        let placement = Placement::looped(size.ranks, 1)?;
-        Ok(Plan::new(self.info().name, placement, vec![m], (0..size.ranks).map(row).collect())?)
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! The schedules by name.
+//! The schedules by name, and the conversion of arguments into a schedule, from a schedule or a name.
 //!
 //! Case, hyphens, underscores and a leading `Schedule` (PyTorch's class names) are ignored: `ZB-H1`, `zbh1`,
 //! `Schedule1F1B` and `_ScheduleForwardOnly` are all found.
@@ -98,6 +98,42 @@ fn with_option(schedule: &str, option: &str) -> Option<Box<dyn Schedule>> {
 /// Normalizes a name: lower case, without hyphens, underscores and surrounding blanks.
 fn plain(name: &str) -> String {
     name.trim().chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+/// A schedule or its name.
+///
+/// ```
+/// use burn_pipeline_plan::schedule::{GPipe, IntoSchedule};
+///
+/// assert_eq!(GPipe.into_schedule()?.info().name, "GPipe");
+/// assert_eq!("zb-v".into_schedule()?.info().name, "ZBVZeroBubble");
+/// assert!("2F2B".into_schedule().is_err());
+/// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
+/// ```
+pub trait IntoSchedule {
+    /// Returns the schedule.
+    ///
+    /// # Errors
+    /// Returns [`ScheduleError::UnknownName`] for an unknown name; see [`by_name`].
+    fn into_schedule(self) -> Result<Box<dyn Schedule>, ScheduleError>;
+}
+
+impl<S: Schedule + 'static> IntoSchedule for S {
+    fn into_schedule(self) -> Result<Box<dyn Schedule>, ScheduleError> {
+        Ok(Box::new(self))
+    }
+}
+
+impl IntoSchedule for Box<dyn Schedule> {
+    fn into_schedule(self) -> Result<Box<dyn Schedule>, ScheduleError> {
+        Ok(self)
+    }
+}
+
+impl IntoSchedule for &str {
+    fn into_schedule(self) -> Result<Box<dyn Schedule>, ScheduleError> {
+        by_name(self)
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::report::{IdleCause, Simulation};
 use super::state::Engine;
 use super::validate::validate;
 use crate::cost::Profile;
-use crate::plan::{Action, MicrobatchTask, Op, Plan, Task, Waiting};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Waiting};
 use crate::trace::{Event, Track};
 
 /// Simulates one step of a plan, lowered or not.
@@ -82,23 +82,17 @@ impl Engine<'_> {
                 self.ranks[rank].half = !done;
                 done
             }
-            (Action::Single(task), _) => self.run_task(rank, task),
+            (Action::Single(task), _) => match task.of_microbatch() {
+                Some(task) => self.run_microbatch(rank, task),
+                None => self.run_whole_stage(rank, task),
+            },
             (Action::Idle, _) => true,
-        }
-    }
-
-    /// Runs a task if it can; returns false otherwise.
-    fn run_task(&mut self, rank: usize, task: Task) -> bool {
-        match task.of_microbatch() {
-            Some(task) => self.run_microbatch(rank, task),
-            None => self.run_whole_stage(rank, task),
         }
     }
 
     fn run_microbatch(&mut self, rank: usize, task: MicrobatchTask) -> bool {
         match task.op() {
-            Op::SendForward | Op::SendBackward => self.send(rank, task),
-            Op::ReceiveForward | Op::ReceiveBackward => self.receive(rank, task),
+            op if op.is_transfer() => self.transfer(rank, task),
             op if op.is_piece() => self.piece(rank, task),
             op if op.is_rank_collective() => self.start_round(rank, task),
             _ => {

@@ -36,7 +36,6 @@ fn rank_report(rank: usize, state: RankState, costs: &Costs<'_>, makespan: f64, 
     let placement = costs.placement();
     let start = state.first.unwrap_or(makespan);
     let end = if state.first.is_some() { state.last } else { makespan };
-    // All idle time before the first computation counts as warm-up, and all after the last one as cool-down.
     let warm_up = IdlePeriod { start: 0.0, end: start, cause: IdleCause::WarmUp };
     let cool_down = IdlePeriod { start: end, end: makespan, cause: IdleCause::CoolDown };
     let between = state.idle.into_iter().filter(|idle| idle.start >= start && idle.end <= end);

@@ -1,12 +1,7 @@
-//! The memory that a rank's computations hold before, while and after they run; see [`super::memory`] for the rules.
+//! The memory that a rank's computations hold before, while and after they run, by the rules of [`super::memory`].
 //!
-//! 1. The message that a computation uses is held from the start of its transfer until the computation ends. If the
-//!    computation's peak is known, the peak includes the message, so it counts separately only until the computation
-//!    starts.
-//! 2. If the peak is known, it replaces the microbatch's memory while the computation runs. Otherwise activations and
-//!    gradients are added and freed one by one.
-//! 3. A stage before the first one that trains keeps nothing for a backward. A `W` that is the whole backward holds
-//!    what `B` does.
+//! A known peak includes the message that the computation uses, so the message counts separately only until the
+//! computation starts. Without a known peak, activations and gradients are added and freed one by one.
 
 use super::memory::MemoryKind;
 use super::messages::Arrival;

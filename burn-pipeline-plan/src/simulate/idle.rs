@@ -15,7 +15,7 @@
 
 use super::report::{IdleCause, IdlePeriod};
 use crate::plan::{Op, StageId, Task};
-use crate::trace::{Event, Product, Track, awaited, product_of};
+use crate::trace::{Event, Product, Track, awaited, product_of, spans_by};
 use std::collections::{HashMap, HashSet};
 
 /// Each rank's idle periods with their causes, in order of time. Like [`RankReport::idle`](super::RankReport::idle),
@@ -57,9 +57,15 @@ struct TrackIndex<'a> {
 
 impl<'a> TrackIndex<'a> {
     fn of(track: &'a Track) -> Self {
-        let (mut made, mut received) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
-        let mut skipped = HashMap::<_, Vec<_>>::new();
-        let mut split = HashSet::new();
+        let (mut split, mut skipped) = (HashSet::new(), HashMap::<_, Vec<_>>::new());
+        for task in track.events.iter().flat_map(|event| event.action.tasks()) {
+            if task.op() == Op::BackwardInput {
+                split.insert((task.stage(), task.microbatch()));
+            }
+            if let (Some(value), Some(_)) = (awaited(task), task.skip_peer()) {
+                skipped.entry((task.stage(), task.microbatch(), value.2)).or_default().push(value);
+            }
+        }
         let (mut computing, mut communicating) = (vec![Vec::new(); track.rows()], vec![Vec::new(); track.rows()]);
         for event in &track.events {
             if event.action.tasks().any(|task| task.op().is_work()) {
@@ -67,25 +73,20 @@ impl<'a> TrackIndex<'a> {
             } else {
                 communicating[event.rank].push((event.start, event.end));
             }
-            for task in event.action.tasks() {
-                if task.op() == Op::BackwardInput {
-                    split.insert((task.stage(), task.microbatch()));
-                }
-                if let Some(product) = product_of(task) {
-                    made.entry(product).or_default().push((event.start, event.end));
-                }
-                if let Some(value) = awaited(task) {
-                    received.entry((event.rank, value)).or_default().push((event.start, event.end));
-                    let user = (task.stage(), task.microbatch(), value.2);
-                    skipped.entry(user).or_default().extend(task.skip_peer().map(|_| value));
-                }
-            }
         }
-        let by_start = |a: &(f64, f64), b: &(f64, f64)| a.0.total_cmp(&b.0);
-        made.values_mut().chain(received.values_mut()).for_each(|spans| spans.sort_by(by_start));
         computing.iter_mut().for_each(|events| events.sort_by(|a, b| a.start.total_cmp(&b.start)));
-        let communicating = communicating.into_iter().map(merged).collect();
-        Self { made, received, split, skipped, computing, communicating }
+        let received = |event: &Event| {
+            let rank = event.rank;
+            event.action.tasks().filter_map(awaited).map(move |value| (rank, value))
+        };
+        Self {
+            made: spans_by(track, |event| event.action.tasks().filter_map(product_of)),
+            received: spans_by(track, received),
+            split,
+            skipped,
+            computing,
+            communicating: communicating.into_iter().map(merged).collect(),
+        }
     }
 
     fn idle(&self, rank: usize, step: f64) -> Vec<IdlePeriod> {

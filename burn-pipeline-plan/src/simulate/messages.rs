@@ -1,7 +1,9 @@
-//! The messages and channels of a simulation, and the two ends of a transfer.
+//! The messages and channels of a simulation, the two ends of a transfer, and the collectives of all ranks.
 
 use super::report::IdleCause;
-use crate::plan::{MicrobatchTask, Op, Task};
+use crate::cost::Costs;
+use crate::plan::vocabulary::VocabularyLayers;
+use crate::plan::{MicrobatchTask, Op, Plan, Task};
 use std::collections::HashMap;
 
 /// The time of an event that has not happened yet. It is NaN, so every comparison with it is false.
@@ -85,4 +87,36 @@ pub(super) fn is_forward(task: MicrobatchTask) -> bool {
 /// The transfer at the other end. `validate` has checked that there is one.
 pub(super) fn other_end(task: MicrobatchTask) -> Task {
     Task::from(task).other_end().unwrap_or(task.into())
+}
+
+/// One collective of a parallel vocabulary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    /// The number of ranks that have started it.
+    pub(super) started: usize,
+    /// The time at which the last of them started it.
+    pub(super) last: f64,
+    /// The times at which it began and ended; NaN before.
+    pub(super) begun: f64,
+    pub(super) over: f64,
+}
+
+/// All collectives of a simulation.
+#[derive(Clone, Debug)]
+pub(super) struct Rounds {
+    pub(super) vocabulary: VocabularyLayers,
+    pub(super) rounds: Vec<Round>,
+    /// Seconds of each kind of collective, in the order of the kinds in `Op`.
+    pub(super) seconds: [f64; 4],
+    /// The time at which the communicator is free.
+    pub(super) free: f64,
+}
+
+impl Rounds {
+    pub(super) fn new(plan: &Plan, costs: &Costs<'_>) -> Self {
+        let vocabulary = VocabularyLayers::of(plan);
+        let round = Round { started: 0, last: 0.0, begun: NEVER, over: NEVER };
+        let seconds = Op::RANK_COLLECTIVES.map(|op| costs.collective_seconds(op));
+        Self { vocabulary, rounds: vec![round; vocabulary.collectives()], seconds, free: 0.0 }
+    }
 }

@@ -6,8 +6,8 @@
 //! - [`Bounds`] are lower bounds on the makespan of any order of the same work.
 //! - [`unit_steps()`] counts steps as PyTorch's simulator does.
 //!
-//! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `transfers`, `collectives`,
-//! `waits`, `rounds`, `vocabulary`, `memory`, `hold`.
+//! Reading order: `report` (the outcome), `state`, `engine` (the loop), `needs`, `messages`, `transfers`,
+//! `collectives`, `waits`, `vocabulary`, `memory`, `hold`.
 //!
 //! ```
 //! use burn_pipeline_plan::cost::{Profile, UniformCosts};
@@ -34,7 +34,6 @@ mod messages;
 mod needs;
 mod options;
 mod report;
-mod rounds;
 mod skips;
 mod state;
 mod transfers;

@@ -5,10 +5,9 @@
 //! [`super::vocabulary`] for a parallel vocabulary.
 
 use super::memory::Ledger;
-use super::messages::{NEVER, Transfers};
+use super::messages::{NEVER, Rounds, Transfers};
 use super::options::SimulateOptions;
 use super::report::{IdleCause, IdlePeriod};
-use super::rounds::Rounds;
 use crate::cost::Costs;
 use crate::plan::edges::Edges;
 use crate::plan::waits::Awaited;

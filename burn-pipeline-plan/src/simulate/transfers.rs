@@ -36,64 +36,56 @@ impl Engine<'_> {
         if is_forward(send) { self.outputs[at] } else { self.gradients[at] }
     }
 
-    /// Runs a send. Returns false if the rank has to wait.
-    pub(super) fn send(&mut self, rank: usize, task: MicrobatchTask) -> bool {
-        if self.value_of(task).is_nan() {
+    /// Runs a send or a receive. Returns false if the rank has to wait.
+    pub(super) fn transfer(&mut self, rank: usize, task: MicrobatchTask) -> bool {
+        if !self.ranks[rank].posted && !self.post(rank, task) {
             return false;
         }
-        let channel = (rank, self.plan.placement().rank_of(self.peer(task)));
-        if !self.ranks[rank].posted {
-            let at = self.ranks[rank].clock;
-            self.transfers.channels.entry(channel).or_default().messages.push(Posted { send: task, at });
-            self.ranks[rank].posted = true;
-            if self.is_awaited(rank, self.ranks[rank].next) {
-                let bytes = self.sent_bytes(task);
-                self.ranks[rank].memory.change(at, MemoryKind::SendBuffers, bytes);
-            }
-            self.start_messages(channel);
-        }
-        let (rendezvous, message) = (self.rendezvous(), *self.message_of(task));
+        let (message, over) = (*self.message_of(task), self.end_of(task));
         if !self.runs_beside(rank) {
             if message.arrived.is_nan() {
                 return false;
             }
             let state = &mut self.ranks[rank];
-            state.idle_until(message.sent, IdleCause::Transfer);
-            let (start, end) = (state.clock, if rendezvous { message.arrived } else { message.left });
-            state.clock = end;
-            self.events.push(Event { rank, action: task.into(), start, end });
-        }
-        self.ranks[rank].posted = false;
-        true
-    }
-
-    /// Runs a receive. Returns false if the rank has to wait.
-    pub(super) fn receive(&mut self, rank: usize, task: MicrobatchTask) -> bool {
-        let channel = (self.plan.placement().rank_of(self.peer(task)), rank);
-        if !self.ranks[rank].posted {
-            self.message_of(task).wanted = self.ranks[rank].clock;
-            self.ranks[rank].posted = true;
-            self.start_messages(channel);
-        }
-        let message = *self.message_of(task);
-        if !self.runs_beside(rank) {
-            if message.arrived.is_nan() {
-                return false;
+            if !task.op().is_send() {
+                state.idle_until(message.made, IdleCause::of_value(is_forward(task)));
             }
-            let cause = IdleCause::of_value(is_forward(task));
-            let state = &mut self.ranks[rank];
-            state.idle_until(message.made, cause);
             state.idle_until(message.sent, IdleCause::Transfer);
             let start = state.clock;
-            state.clock = start.max(message.arrived);
+            state.clock = start.max(over);
             self.events.push(Event { rank, action: task.into(), start, end: self.ranks[rank].clock });
         }
         self.ranks[rank].posted = false;
         true
     }
 
-    pub(super) fn rendezvous(&self) -> bool {
-        matches!(self.options.transport, Transport::Rendezvous | Transport::Buffered(0))
+    /// Posts a rank's end of a transfer. Returns false if the value of a send has not been made.
+    fn post(&mut self, rank: usize, task: MicrobatchTask) -> bool {
+        let (at, peer) = (self.ranks[rank].clock, self.plan.placement().rank_of(self.peer(task)));
+        let channel = if task.op().is_send() { (rank, peer) } else { (peer, rank) };
+        if task.op().is_send() {
+            if self.value_of(task).is_nan() {
+                return false;
+            }
+            self.transfers.channels.entry(channel).or_default().messages.push(Posted { send: task, at });
+            if self.is_awaited(rank, self.ranks[rank].next) {
+                let bytes = self.sent_bytes(task);
+                self.ranks[rank].memory.change(at, MemoryKind::SendBuffers, bytes);
+            }
+        } else {
+            self.message_of(task).wanted = at;
+        }
+        self.ranks[rank].posted = true;
+        self.start_messages(channel);
+        true
+    }
+
+    /// The time at which a send or a receive is over: when the message has arrived, or for a send with buffers, when
+    /// its last byte has left.
+    pub(super) fn end_of(&mut self, task: MicrobatchTask) -> f64 {
+        let rendezvous = matches!(self.options.transport, Transport::Rendezvous | Transport::Buffered(0));
+        let message = self.message_of(task);
+        if rendezvous || !task.op().is_send() { message.arrived } else { message.left }
     }
 
     /// Starts every message of a channel that may start.

@@ -37,18 +37,16 @@ impl Engine<'_> {
         if !self.lowered {
             return false;
         }
-        let (rendezvous, message) = (self.rendezvous(), *self.message_of(start));
+        let (message, over) = (*self.message_of(start), self.end_of(start));
         if message.arrived.is_nan() {
             return false;
         }
         if start.op().is_send() {
-            let over = if rendezvous { message.arrived } else { message.left };
             self.stand(rank, wait.into(), over, over, IdleCause::Transfer);
             let (bytes, now) = (self.sent_bytes(start), self.ranks[rank].clock);
             self.ranks[rank].memory.change(now, MemoryKind::SendBuffers, -bytes);
         } else {
-            let cause = IdleCause::of_value(is_forward(start));
-            self.stand(rank, wait.into(), message.made, message.arrived, cause);
+            self.stand(rank, wait.into(), message.made, over, IdleCause::of_value(is_forward(start)));
         }
         true
     }

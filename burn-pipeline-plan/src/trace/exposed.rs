@@ -20,6 +20,7 @@ use super::event::{Event, Track};
 use super::kind::is_compute;
 use crate::plan::{Op, StageId, Task};
 use std::collections::HashMap;
+use std::hash::Hash;
 
 /// The time that one transfer, or one exchange between replicas, kept its rank waiting.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,34 +53,36 @@ impl Track {
     /// assert_eq!((wait.early, wait.exposed), (2.0, 1.0));
     /// ```
     pub fn exposed_times(&self) -> Vec<ExposedTime> {
-        let mut products: HashMap<Product, Vec<(f64, f64)>> = HashMap::new();
-        let mut computing: Vec<Vec<(f64, f64)>> = vec![Vec::new(); self.rows()];
-        for event in &self.events {
-            for product in event.action.tasks().filter_map(product_of) {
-                products.entry(product).or_default().push((event.start, event.end));
-            }
-            if is_compute(event) {
-                computing[event.rank].push((event.start, event.end));
-            }
-        }
-        let by_start = |spans: &mut Vec<(f64, f64)>| spans.sort_by(|a, b| a.0.total_cmp(&b.0));
-        products.values_mut().for_each(by_start);
-        computing.iter_mut().for_each(by_start);
+        let products = spans_by(self, |event| event.action.tasks().filter_map(product_of));
+        let computing = spans_by(self, |event| is_compute(event).then_some(event.rank).into_iter());
         let waits = Waits::of(self);
         let exposed_part = |event: &Event| {
-            let busy = &computing[event.rank];
+            let busy = computing.get(&event.rank).map_or(&[][..], Vec::as_slice);
             if let Some(task) = event.action.tasks().find(|task| is_exchange(task.op())) {
                 let exposed = waits.exposed(event, task, busy);
                 return Some(ExposedTime { event: *event, task, early: 0.0, exposed });
             }
             let task = event.action.tasks().find(|task| task.op().is_transfer())?;
-            let ready = awaited(task).and_then(|product| ready(products.get(&product)?, event.end));
-            let from = within(ready.unwrap_or(event.start), event);
+            let ready = awaited(task).and_then(|product| before(products.get(&product)?, event.end));
+            let from = within(ready.map_or(event.start, |&(_, over)| over), event);
             let exposed = event.end - from - overlap(busy, from, event.end);
             Some(ExposedTime { event: *event, task, early: from - event.start, exposed: exposed.max(0.0) })
         };
         self.events.iter().filter_map(exposed_part).collect()
     }
+}
+
+/// The starts and ends of a track's events by the keys of each, in order of time.
+pub(crate) fn spans_by<K: Eq + Hash, I: Iterator<Item = K>>(
+    track: &Track,
+    keys: impl Fn(&Event) -> I,
+) -> HashMap<K, Vec<(f64, f64)>> {
+    let mut spans: HashMap<K, Vec<(f64, f64)>> = HashMap::new();
+    for event in &track.events {
+        keys(event).for_each(|key| spans.entry(key).or_default().push((event.start, event.end)));
+    }
+    spans.values_mut().for_each(|spans| spans.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    spans
 }
 
 /// Returns true if it is an exchange between data-parallel replicas.
@@ -95,14 +98,11 @@ struct Waits {
 
 impl Waits {
     fn of(track: &Track) -> Self {
-        let mut spans: HashMap<(usize, Task), Vec<(f64, f64)>> = HashMap::new();
-        for event in &track.events {
-            for awaited in event.action.tasks().filter_map(Task::awaits).filter(|task| is_exchange(task.op())) {
-                spans.entry((event.rank, awaited)).or_default().push((event.start, event.end));
-            }
-        }
-        spans.values_mut().for_each(|waits| waits.sort_by(|a, b| a.0.total_cmp(&b.0)));
-        Self { spans }
+        let awaited = |event: &Event| {
+            let (rank, exchanges) = (event.rank, event.action.tasks().filter_map(Task::awaits));
+            exchanges.filter(|task| is_exchange(task.op())).map(move |task| (rank, task))
+        };
+        Self { spans: spans_by(track, awaited) }
     }
 
     /// The time that an exchange kept its rank waiting; `busy` is when the rank computed.
@@ -141,11 +141,6 @@ pub(crate) fn product_of(task: Task) -> Option<Product> {
 pub(crate) fn awaited(task: Task) -> Option<Product> {
     let receives = task.op().is_transfer() && !task.op().is_send();
     Some((task.peer().filter(|_| receives)?, task.microbatch(), task.op() == Op::ReceiveForward))
-}
-
-/// The end of the last of these spans that began before `end`.
-fn ready(spans: &[(f64, f64)], end: f64) -> Option<f64> {
-    before(spans, end).map(|&(_, over)| over)
 }
 
 /// Seconds of `from..to` that these spans cover. The spans are sorted and do not overlap each other.

@@ -27,5 +27,5 @@ pub use exposed::ExposedTime;
 pub use read::{TraceError, read_chrome};
 pub use svg::SvgOptions;
 
-pub(crate) use exposed::{Product, awaited, product_of};
+pub(crate) use exposed::{Product, awaited, product_of, spans_by};
 pub(crate) use kind::{Kind, chunks};

@@ -8,7 +8,7 @@
 use crate::costs::CostArguments;
 use crate::failure::Failure;
 use crate::files::{read, write};
-use crate::source::{Wanted, build, zb_auto};
+use crate::source::{build, zb_auto};
 use crate::values::amount;
 use burn_pipeline_plan::page::{Choice, Choices, Page};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, ZbAuto, all};
@@ -49,8 +49,6 @@ struct Candidate {
     name: String,
     chunks: usize,
     makespan: f64,
-    rate_span: f64,
-    rate_makespan: f64,
     peak: f64,
     best: bool,
     step: Simulation,
@@ -133,7 +131,7 @@ fn chunks_of(schedule: &dyn Schedule, asked: &[usize]) -> Vec<usize> {
 
 fn candidate(name: &str, schedule: &dyn Schedule, chunks: usize, arguments: &Arguments) -> Result<Candidate, Failure> {
     let (ranks, microbatches) = (arguments.ranks, arguments.microbatches);
-    let plan = build(schedule, Wanted { ranks, chunks: Some(chunks), microbatches })?;
+    let plan = build(schedule, ranks, Some(chunks), microbatches)?;
     if !plan.has_backward() {
         return Err(Failure::Refused("it has no backwards, so it is not a training step".into()));
     }
@@ -143,16 +141,7 @@ fn candidate(name: &str, schedule: &dyn Schedule, chunks: usize, arguments: &Arg
     if let Some(cap) = arguments.cap.filter(|&cap| peak > cap) {
         return Err(Failure::Refused(format!("it holds {peak} rank-microbatches, above the cap of {cap}")));
     }
-    Ok(Candidate {
-        name: name.to_owned(),
-        chunks,
-        makespan: step.makespan,
-        rate_span: step.bubble_rate_span(),
-        rate_makespan: step.bubble_rate_makespan(),
-        peak,
-        best: false,
-        step,
-    })
+    Ok(Candidate { name: name.to_owned(), chunks, makespan: step.makespan, peak, best: false, step })
 }
 
 /// Marks the Pareto front of makespan and peak.
@@ -183,7 +172,7 @@ fn print(candidates: &[Candidate], refusals: &[Refusal], out: &mut impl Write) -
     )?;
     for c in candidates {
         let star = if c.best { '*' } else { ' ' };
-        let (span, step) = (100.0 * c.rate_span, 100.0 * c.rate_makespan);
+        let (span, step) = (100.0 * c.step.bubble_rate_span(), 100.0 * c.step.bubble_rate_makespan());
         let (name, chunks, makespan, peak) = (&c.name, c.chunks, c.makespan, c.peak);
         writeln!(out, "{star} {name:<22} {chunks:>6} {makespan:>12.4} {span:>10.2} % {step:>10.2} % {peak:>10.3}")?;
     }
@@ -200,8 +189,9 @@ fn print(candidates: &[Candidate], refusals: &[Refusal], out: &mut impl Write) -
 fn print_json(candidates: &[Candidate], refusals: &[Refusal], out: &mut impl Write) -> Result<(), Failure> {
     let candidate = |c: &Candidate| {
         json!({
-            "name": c.name, "chunks": c.chunks, "makespan": c.makespan, "bubble_rate_span": c.rate_span,
-            "bubble_rate_makespan": c.rate_makespan, "peak_activations": c.peak, "pareto": c.best,
+            "name": c.name, "chunks": c.chunks, "makespan": c.makespan,
+            "bubble_rate_span": c.step.bubble_rate_span(), "bubble_rate_makespan": c.step.bubble_rate_makespan(),
+            "peak_activations": c.peak, "pareto": c.best,
         })
     };
     let refusal = |r: &Refusal| json!({ "name": r.name, "chunks": r.chunks, "reason": r.reason });

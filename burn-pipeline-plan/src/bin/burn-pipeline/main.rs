@@ -42,7 +42,7 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// List the schedules: name, placement, chunks per rank, accepted microbatches, source.
-    Schedules(schedules::Arguments),
+    Schedules,
     /// Build a plan from a schedule and print it as CSV, a grid or JSON.
     Schedule(schedule::Arguments),
     /// Prove that a plan is complete and cannot deadlock, or say why not (exit code 1).
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let run = match arguments.command {
-        Command::Schedules(arguments) => schedules::run(&arguments, &mut out),
+        Command::Schedules => schedules::run(&mut out),
         Command::Schedule(arguments) => schedule::run(&arguments, &mut out),
         Command::Check(arguments) => check::run(&arguments, &mut out),
         Command::Simulate(arguments) => simulate::run(&arguments, &mut out),

@@ -12,9 +12,7 @@ use crate::source::TransferArguments;
 use crate::values::{amount, positive};
 use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile, VocabularyCost};
 use burn_pipeline_plan::page::{Choices, Page};
-use burn_pipeline_plan::planner::{
-    Candidate, Cut, PassChoice, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan,
-};
+use burn_pipeline_plan::planner::{Candidate, Cut, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan};
 use burn_pipeline_plan::trace::SvgOptions;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -148,16 +146,11 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
     let workloads = arguments.microbatches.iter().map(recut).collect::<Result<_, _>>()?;
     let recompute = if arguments.no_recompute { vec![Recompute::Never] } else { Recompute::ALL.to_vec() };
     Ok(Request {
-        workloads,
-        ranks: arguments.ranks,
-        links,
         cap: arguments.cap,
         state_factor: arguments.state_factor,
-        placements: None,
         chunks,
         cuts,
         recompute,
-        passes: PassChoice::ALL.to_vec(),
         overlap_passes: arguments.overlap.passes.clone(),
         overlap: arguments.overlap.options(arguments.transfers.options()),
         synthesis: (!arguments.no_synthesis).then(Synthesis::default),
@@ -165,6 +158,7 @@ fn request(arguments: &Arguments) -> Result<Request, Failure> {
         members: arguments.tensor_groups.clone(),
         vocabulary_parallel: arguments.vocabulary_parallel,
         simulate: arguments.transfers.options(),
+        ..Request::new(workloads, arguments.ranks, links)
     })
 }
 

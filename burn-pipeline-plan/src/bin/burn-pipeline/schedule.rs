@@ -1,7 +1,7 @@
 //! `schedule`: builds a plan of a schedule, inserts transfers and waits on request, and prints the plan.
 
 use crate::failure::Failure;
-use crate::source::{Wanted, build, schedule};
+use crate::source::{build, schedule};
 use burn_pipeline_plan::pass::{Placing, WaitOptions};
 use std::io::Write;
 
@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
 /// Prints the plan.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let Arguments { ranks, chunks, microbatches, .. } = *arguments;
-    let mut plan = build(&*schedule(&arguments.name, None)?, Wanted { ranks, chunks, microbatches })?;
+    let mut plan = build(&*schedule(&arguments.name, None)?, ranks, chunks, microbatches)?;
     plan = plan.train_from(arguments.train_from)?;
     if arguments.steps {
         plan = plan.with_idle()?;

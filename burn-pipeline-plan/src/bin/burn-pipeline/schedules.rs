@@ -4,12 +4,8 @@ use crate::failure::Failure;
 use burn_pipeline_plan::schedule::all;
 use std::io::Write;
 
-/// The flags of `schedules`: none.
-#[derive(clap::Args, Debug)]
-pub(crate) struct Arguments {}
-
 /// Prints the list in columns.
-pub(crate) fn run(_: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
+pub(crate) fn run(out: &mut impl Write) -> Result<(), Failure> {
     let head = ["name", "placement", "chunks", "microbatches", "source"].map(String::from);
     let schedules = all().into_iter().map(|schedule| {
         let schedule = schedule.info();

@@ -12,19 +12,6 @@ use std::path::{Path, PathBuf};
 /// The most actions of a plan. Larger plans are refused, since they would take too much memory.
 const MOST_ACTIONS: usize = 100_000_000;
 
-/// The size of a plan. Without `chunks`, the schedule's default applies.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) ranks: usize,
-    pub(crate) chunks: Option<usize>,
-    pub(crate) microbatches: usize,
-}
-
-/// The default number of chunks per rank: the number that the schedule needs, otherwise 2.
-fn default_chunks(chunks: Chunks) -> usize {
-    if let Chunks::Exactly(n) = chunks { n } else { 2 }
-}
-
 /// The flags for a plan: a schedule and a size, or a file.
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("source").required(true).args(["name", "plan"])))]
@@ -61,7 +48,7 @@ impl PlanArguments {
         match (&self.plan, &self.name, self.ranks, self.microbatches) {
             (Some(path), ..) => load(path),
             (None, Some(name), Some(ranks), Some(microbatches)) => {
-                build(&*schedule(name, Some(costs))?, Wanted { ranks, chunks: self.chunks, microbatches })
+                build(&*schedule(name, Some(costs))?, ranks, self.chunks, microbatches)
             }
             _ => Err(Failure::Input("give --name, --ranks and --microbatches, or --plan".into())),
         }
@@ -85,10 +72,15 @@ impl TransferArguments {
     }
 }
 
-/// Builds a schedule's plan of a size.
-pub(crate) fn build(schedule: &dyn Schedule, wanted: Wanted) -> Result<Plan, Failure> {
-    let Wanted { ranks, chunks, microbatches } = wanted;
-    let chunks = chunks.unwrap_or_else(|| default_chunks(schedule.info().chunks));
+/// Builds a schedule's plan of a size; without a number of chunks, with the number that the schedule needs, or 2.
+pub(crate) fn build(
+    schedule: &dyn Schedule,
+    ranks: usize,
+    chunks: Option<usize>,
+    microbatches: usize,
+) -> Result<Plan, Failure> {
+    let needed = if let Chunks::Exactly(n) = schedule.info().chunks { n } else { 2 };
+    let chunks = chunks.unwrap_or(needed);
     // Three actions a stage and microbatch at most: F, I and W.
     let actions = ranks.saturating_mul(chunks).saturating_mul(microbatches).saturating_mul(3);
     if actions > MOST_ACTIONS {

@@ -7,11 +7,12 @@
 
 use super::cell::{self, Cell, Role};
 use super::graph::{self, Graph, Uses};
+use super::iterative::{self, Outcome};
 use super::judge::Judge;
 use super::options::OverlapPass;
-use super::order::{self, communication_order};
+use super::order;
 use super::report::{Movement, StartReport};
-use super::{estimate, greedy, iterative};
+use super::{estimate, greedy};
 use crate::pass::error::PassError;
 use crate::plan::Action;
 use crate::plan::edges::Edges;
@@ -45,9 +46,7 @@ impl PassInput {
         let edges = Edges::new(plan);
         let mut uses = Uses::new(plan, &edges);
         let places = match pass {
-            OverlapPass::OrderCommunication if communication_order(plan).is_none() => {
-                Some(order::by_time(plan, &judge.step))
-            }
+            OverlapPass::OrderCommunication if !order::is_common(plan) => Some(order::by_time(plan, &judge.step)),
             _ => None,
         };
         let needs = |cells: &Vec<Cell>| match (pass, &places) {
@@ -65,14 +64,13 @@ impl PassInput {
     pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Result<Attempt, PassError> {
         let mut attempt = Attempt::default();
         for (rank, (cells, needs)) in self.rows.iter().zip(&self.needs).enumerate() {
-            let Row { order, moved, recounts, work } = match pass {
-                OverlapPass::OrderCommunication if needs.is_empty() => Row::unchanged(cells),
+            let Outcome { order, moved, recounts, work } = match pass {
                 OverlapPass::OrderCommunication => placed(cells, needs, greedy::Aim::default()),
                 OverlapPass::SinkWaitsIteratively => {
-                    iterated(iterative::sink_waits(rank, cells, judge.most[rank], &judge.options)?)
+                    iterative::sink_waits(rank, cells, judge.most[rank], &judge.options)?
                 }
                 OverlapPass::ReorderCommunication => {
-                    iterated(iterative::raise_starts(rank, cells, judge.most[rank], &judge.options)?)
+                    iterative::raise_starts(rank, cells, judge.most[rank], &judge.options)?
                 }
                 _ => placed(cells, &[needs.as_slice(), &graph::reach(cells, reach)].concat(), aim(pass)),
             };
@@ -82,20 +80,6 @@ impl PassInput {
             attempt.rows.push(order.iter().map(|&cell| cells[cell as usize].action).collect());
         }
         Ok(attempt)
-    }
-}
-
-/// A row's new order. `moved` is set by the passes that move starts one by one.
-struct Row {
-    order: Vec<u32>,
-    moved: Option<HashMap<u32, Movement>>,
-    recounts: usize,
-    work: usize,
-}
-
-impl Row {
-    fn unchanged(cells: &[Cell]) -> Self {
-        Self { order: (0..cells.len() as u32).collect(), moved: None, recounts: 0, work: cells.len() }
     }
 }
 
@@ -109,15 +93,10 @@ fn aim(pass: OverlapPass) -> greedy::Aim {
     }
 }
 
-fn iterated(outcome: iterative::Outcome) -> Row {
-    let iterative::Outcome { order, moved, recounts, looked } = outcome;
-    let work = order.len() + looked;
-    Row { order, moved: Some(moved.into_iter().collect()), recounts, work }
-}
-
-fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Row {
+/// Places all cells of a row at once.
+fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Outcome {
     let order = greedy::schedule(cells, &Graph::new(cells.len(), needs), aim);
-    Row { order, moved: None, recounts: 0, work: cells.len() + needs.len() }
+    Outcome { order, moved: None, recounts: 0, work: cells.len() + needs.len() }
 }
 
 /// One report for each start that has its own wait.

@@ -81,44 +81,9 @@ pub(super) fn units(bytes: f64) -> i64 {
 /// The rows of a plan, without idle cells.
 pub(super) fn rows(plan: &Plan, costs: &Costs<'_>) -> Vec<Vec<Cell>> {
     let plan = plan.without_idle();
-    let edges = Edges::new(&plan);
-    let awaited = Awaited::new(&plan, &edges);
+    let awaited = Awaited::new(&plan, &Edges::new(&plan));
     let pricing = Pricing { plan: &plan, costs, training: plan.has_backward(), lowered: plan.is_lowered() };
-    let mut open = OpenStarts::new(&plan, &edges);
-    (0..plan.ranks()).map(|rank| pricing.row(rank, &awaited, &mut open)).collect()
-}
-
-/// The last start of each value, and of each stage's collectives, whose wait has not come yet. One table serves all
-/// rows, since each pair is on one rank.
-struct OpenStarts<'a> {
-    edges: &'a Edges,
-    values: Vec<[u32; 4]>,
-    collectives: Vec<[u32; 2]>,
-}
-
-impl<'a> OpenStarts<'a> {
-    fn new(plan: &Plan, edges: &'a Edges) -> Self {
-        // Without waits no table is needed, and for a sparse plan it would be far larger than the plan.
-        let kept = plan.has_waits() && !edges.is_sparse(plan);
-        let (pairs, slots) = if kept { (edges.pairs(), edges.slots().len()) } else { (0, 0) };
-        Self { edges, values: vec![[NONE; 4]; pairs], collectives: vec![[NONE; 2]; slots] }
-    }
-
-    /// The entry of a start, or of a wait's start. Transfers along skip edges never move and have none.
-    fn entry(&mut self, task: Task) -> Option<&mut u32> {
-        if task.is_skip() {
-            return None;
-        }
-        let slot = self.edges.find(task.stage())?;
-        let start = task.op().awaits().unwrap_or(task.op());
-        match start {
-            Op::Unshard => return self.collectives.get_mut(slot).map(|of| &mut of[0]),
-            Op::ReduceGrad => return self.collectives.get_mut(slot).map(|of| &mut of[1]),
-            _ => {}
-        }
-        let kind = start.transfer_kind()?;
-        self.values.get_mut(self.edges.slots()[slot].base + task.microbatch()?).map(|of| &mut of[kind])
-    }
+    (0..plan.ranks()).map(|rank| pricing.row(rank, &awaited)).collect()
 }
 
 struct Pricing<'a> {
@@ -129,23 +94,16 @@ struct Pricing<'a> {
 }
 
 impl Pricing<'_> {
-    fn row(&self, rank: usize, awaited: &Awaited, open: &mut OpenStarts<'_>) -> Vec<Cell> {
-        let mut cells: Vec<Cell> = Vec::with_capacity(self.plan.row(rank).len());
-        for (step, &action) in self.plan.row(rank).iter().enumerate() {
-            let mut cell = self.cell(rank, action, awaited.at(rank, step));
-            let task = action.tasks().next();
-            match (cell.role, task) {
-                (Role::Start, Some(task)) => open.entry(task).into_iter().for_each(|start| *start = step as u32),
-                (Role::Wait, Some(task)) => {
-                    let start = open.entry(task).map_or(NONE, |start| std::mem::replace(start, NONE));
-                    cell.partner = start;
-                    if let Some(start) = cells.get_mut(start as usize) {
-                        start.partner = step as u32;
-                    }
-                }
-                _ => {}
+    fn row(&self, rank: usize, awaited: &Awaited) -> Vec<Cell> {
+        let row = self.plan.row(rank);
+        let cell = |(step, &action): (usize, &Action)| self.cell(rank, action, awaited.at(rank, step));
+        let mut cells: Vec<Cell> = row.iter().enumerate().map(cell).collect();
+        for start in 0..row.len() {
+            // Transfers along skip edges never move, so they need no partner.
+            let moves = cells[start].task().is_some_and(|task| !task.is_skip());
+            if let Some(wait) = awaited.wait_of(rank, start).filter(|_| moves) {
+                (cells[start].partner, cells[wait].partner) = (wait as u32, start as u32);
             }
-            cells.push(cell);
         }
         cells
     }

@@ -23,17 +23,19 @@ use super::options::OverlapOptions;
 use super::report::{Limit, Movement};
 use super::rules::{are_tied, may_swap};
 use crate::pass::error::PassError;
+use std::collections::HashMap;
 
 /// The number of swaps allowed per computation that may be passed, to allow for its sends, receives and waits.
 const SWAPS: usize = 8;
 
-/// A row's new order, and how each start (or wait) moved.
+/// A row's new order.
 pub(super) struct Outcome {
     pub(super) order: Vec<u32>,
-    pub(super) moved: Vec<(u32, Movement)>,
+    /// How each start, or its wait, moved; `None` if all cells were placed at once.
+    pub(super) moved: Option<HashMap<u32, Movement>>,
     pub(super) recounts: usize,
-    /// The number of comparisons of a neighbour with a cell of a group.
-    pub(super) looked: usize,
+    /// The number of cells, and of edges or comparisons of a neighbour with a cell of a group.
+    pub(super) work: usize,
 }
 
 /// Raises every start of a row. `most` is the memory that the row may hold.
@@ -46,8 +48,7 @@ pub(super) fn raise_starts(
     let order: Vec<u32> = (0..cells.len() as u32).collect();
     let mut mover = Mover::new(rank, cells, most, options, of_starts(cells, &order));
     for &start in order.iter().filter(|&&cell| cells[cell as usize].role == Role::Start) {
-        let moved = mover.raise(start)?;
-        mover.moved.push((start, moved));
+        mover.shift(start, start, Way::Up)?;
     }
     Ok(mover.finish())
 }
@@ -70,10 +71,16 @@ pub(super) fn sink_waits(
     }
     let mut mover = Mover::new(rank, cells, most, options, estimates);
     for &wait in order.iter().rev().filter(|&&cell| cells[cell as usize].role == Role::Wait) {
-        let moved = mover.sink(wait)?;
-        mover.moved.push((cells[wait as usize].partner, moved));
+        mover.shift(wait, cells[wait as usize].partner, Way::Down)?;
     }
     Ok(mover.finish())
+}
+
+/// Where a group of cells moves: before its neighbour, or after it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
 }
 
 struct Mover<'a> {
@@ -83,8 +90,9 @@ struct Mover<'a> {
     /// The most memory that the row may hold.
     most: i64,
     estimates: Vec<OverlapEstimate>,
+    /// The cells that move together, in order.
     group: Vec<u32>,
-    moved: Vec<(u32, Movement)>,
+    moved: HashMap<u32, Movement>,
     recounts: usize,
     looked: usize,
 }
@@ -97,22 +105,13 @@ impl<'a> Mover<'a> {
         options: &'a OverlapOptions,
         estimates: Vec<OverlapEstimate>,
     ) -> Self {
-        Self {
-            rank,
-            options,
-            order: Order::new(cells),
-            most,
-            estimates,
-            group: Vec::new(),
-            moved: Vec::new(),
-            recounts: 0,
-            looked: 0,
-        }
+        let (order, group, moved) = (Order::new(cells), Vec::new(), HashMap::new());
+        Self { rank, options, order, most, estimates, group, moved, recounts: 0, looked: 0 }
     }
 
     fn finish(self) -> Outcome {
-        let order = self.order.iter().collect();
-        Outcome { order, moved: self.moved, recounts: self.recounts, looked: self.looked }
+        let order: Vec<u32> = self.order.iter().collect();
+        Outcome { work: order.len() + self.looked, order, moved: Some(self.moved), recounts: self.recounts }
     }
 
     fn cell(&self, cell: u32) -> &'a Cell {
@@ -126,8 +125,9 @@ impl<'a> Mover<'a> {
     }
 
     /// Returns true if a cell may join the group. Without estimates, the cost of moving a computation is unknown.
-    fn joins(&self, cell: &Cell) -> bool {
-        self.group.len() <= self.options.group && (self.options.estimates || cell.role != Role::Compute)
+    fn joins(&self, cell: &Cell, way: Way) -> bool {
+        let movable = way == Way::Up || matches!(cell.role, Role::Compute | Role::Release);
+        movable && self.group.len() <= self.options.group && (self.options.estimates || cell.role != Role::Compute)
     }
 
     /// The most swaps of one start or wait. Also bounds moves past cells without computation, which the reach
@@ -136,85 +136,21 @@ impl<'a> Mover<'a> {
         self.options.reach.saturating_add(1).saturating_mul(SWAPS)
     }
 
-    fn raise(&mut self, start: u32) -> Result<Movement, PassError> {
-        let mut moved = Movement::default();
-        let mut passed = 0;
-        self.group = vec![start];
-        moved.limit = loop {
-            let candidate = self.order.previous[self.group[0] as usize];
-            if candidate == NONE {
-                break Limit::End;
-            }
-            if self.is_hidden(start) {
-                break Limit::Hidden;
-            }
-            let cell = self.cell(candidate);
-            self.looked += self.group.len();
-            if cell.role.starts() {
-                break Limit::Order(cell.action);
-            }
-            if self.group.iter().any(|&member| are_tied(cell, self.cell(member))) {
-                if !self.joins(cell) {
-                    break Limit::Data(cell.action);
-                }
-                self.group.insert(0, candidate);
-                moved.along.push(cell.action);
-                continue;
-            }
-            if moved.moves >= self.most_moves() {
-                break Limit::Reach;
-            }
-            if let Some(limit) = self.refuse_raise(start, candidate, passed) {
-                break limit;
-            }
-            self.order.raise(candidate, &self.group);
-            self.recount(candidate)?;
-            passed += usize::from(cell.role == Role::Compute);
-            moved.moves += 1;
-        };
-        Ok(moved)
+    /// The cell that the group would pass next; [`NONE`] at the end of the row.
+    fn neighbour(&self, way: Way) -> u32 {
+        match way {
+            Way::Up => self.group.first().map_or(NONE, |&first| self.order.previous[first as usize]),
+            Way::Down => self.group.last().map_or(NONE, |&last| self.order.next[last as usize]),
+        }
     }
 
-    /// Returns the reason why the group may not move before the candidate. If it may, updates the estimates for the
-    /// move.
-    fn refuse_raise(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
-        let cell = self.cell(candidate);
-        if passed >= self.options.reach && cell.role == Role::Compute {
-            return Some(Limit::Reach);
-        }
-        if !self.group.iter().all(|&member| may_swap(cell, self.cell(member))) {
-            return Some(Limit::Order(cell.action));
-        }
-        let peak = self.order.peak_if_raised(candidate, &self.group);
-        if peak > self.most {
-            return Some(Limit::Memory { bytes: bytes(peak) });
-        }
-        // A wait in the group moves before the candidate, whose computation then no longer hides its start; the
-        // raised start gains that computation. If the candidate is a wait, its start gains the group's
-        // computations.
-        let (group_seconds, later) = (self.group_seconds(), self.awaited_by(candidate));
-        let sooner = self.group.iter().filter_map(|&member| self.awaited_by(member));
-        let loss = sooner.map(|start| self.loss(start, cell.seconds)).sum::<f64>();
-        let gain = self.gain(start, cell.seconds) + later.map_or(0.0, |s| self.gain(s, group_seconds));
-        if loss > gain {
-            return Some(Limit::Exposes { seconds: loss - gain });
-        }
-        for member in 0..self.group.len() {
-            let sooner = self.awaited_by(self.group[member]);
-            self.hide(sooner, -cell.seconds);
-        }
-        self.hide(Some(start), cell.seconds);
-        self.hide(later, group_seconds);
-        None
-    }
-
-    fn sink(&mut self, wait: u32) -> Result<Movement, PassError> {
+    /// Moves a start up, or its wait down, as far as possible. `start` is [`NONE`] for a wait without one.
+    fn shift(&mut self, moving: u32, start: u32, way: Way) -> Result<(), PassError> {
         let mut moved = Movement::default();
-        let start = self.cell(wait).partner;
         let mut passed = 0;
-        self.group = vec![wait];
+        self.group = vec![moving];
         moved.limit = loop {
-            let candidate = self.group.last().map_or(NONE, |&last| self.order.next[last as usize]);
+            let candidate = self.neighbour(way);
             if candidate == NONE {
                 break Limit::End;
             }
@@ -223,56 +159,70 @@ impl<'a> Mover<'a> {
             }
             let cell = self.cell(candidate);
             self.looked += self.group.len();
-            if self.group.iter().any(|&member| are_tied(self.cell(member), cell)) {
-                if !matches!(cell.role, Role::Compute | Role::Release) || !self.joins(cell) {
+            if way == Way::Up && cell.role.starts() {
+                break Limit::Order(cell.action);
+            }
+            if self.group.iter().any(|&member| are_tied(cell, self.cell(member))) {
+                if !self.joins(cell, way) {
                     break Limit::Data(cell.action);
                 }
-                self.group.push(candidate);
+                self.group.insert(if way == Way::Up { 0 } else { self.group.len() }, candidate);
                 moved.along.push(cell.action);
                 continue;
             }
-            if moved.moves >= self.most_moves() {
+            let far = passed >= self.options.reach && cell.role == Role::Compute;
+            if far || moved.moves >= self.most_moves() {
                 break Limit::Reach;
             }
-            if let Some(limit) = self.refuse_sink(start, candidate, passed) {
+            if let Some(limit) = self.pass(start, candidate, way) {
                 break limit;
             }
-            self.order.sink(&self.group, candidate);
             self.recount(candidate)?;
             passed += usize::from(cell.role == Role::Compute);
             moved.moves += 1;
         };
-        Ok(moved)
+        self.moved.insert(start, moved);
+        Ok(())
     }
 
-    /// Returns the reason why the group may not move after the candidate. If it may, updates the estimates for the
-    /// move.
-    fn refuse_sink(&mut self, start: u32, candidate: u32, passed: usize) -> Option<Limit> {
+    /// Swaps the group with its neighbour, or returns the reason why not.
+    fn pass(&mut self, start: u32, candidate: u32, way: Way) -> Option<Limit> {
         let cell = self.cell(candidate);
-        if passed >= self.options.reach && cell.role == Role::Compute {
-            return Some(Limit::Reach);
-        }
-        if !self.group.iter().all(|&member| may_swap(self.cell(member), cell)) {
+        let alone = [candidate];
+        let (first, second) =
+            if way == Way::Up { (&alone[..], &self.group[..]) } else { (&self.group[..], &alone[..]) };
+        if !first.iter().all(|&a| second.iter().all(|&b| may_swap(self.cell(a), self.cell(b)))) {
             return Some(Limit::Order(cell.action));
         }
-        let peak = self.order.peak_if_sunk(&self.group, candidate);
+        let peak = self.order.peak_if_swapped(first, second);
         if peak > self.most {
             return Some(Limit::Memory { bytes: bytes(peak) });
         }
-        let group_seconds = self.group_seconds();
-        // If the candidate is a wait, it moves before the group's computations, which then no longer hide its
-        // start.
-        let sooner = self.awaited_by(candidate);
-        let loss = sooner.map_or(0.0, |start| self.loss(start, group_seconds));
-        let gain = self.gain(start, cell.seconds);
+        // Computations between a start and its wait hide it. So a wait that moves down past computations gains them for
+        // its start, one that moves up loses them, and a start that moves up gains them.
+        let (group_seconds, awaited) = (self.group_seconds(), self.awaited_by(candidate));
+        let awaited = awaited.map(|start| (start, group_seconds));
+        let mut gains = vec![(start, cell.seconds)];
+        let mut losses: Vec<(u32, f64)> = Vec::new();
+        match way {
+            Way::Up => {
+                losses.extend(self.group.iter().filter_map(|&member| Some((self.awaited_by(member)?, cell.seconds))));
+                gains.extend(awaited);
+            }
+            Way::Down => losses.extend(awaited),
+        }
+        let loss: f64 = losses.iter().map(|&(start, seconds)| self.loss(start, seconds)).sum();
+        let gain: f64 = gains.iter().map(|&(start, seconds)| self.gain(start, seconds)).sum();
         if loss > gain {
             return Some(Limit::Exposes { seconds: loss - gain });
         }
-        self.hide(sooner, -group_seconds);
-        self.hide(Some(start), cell.seconds);
+        self.order.swap(first, second);
+        // The neighbour's gain is not what the move is for, so it does not outweigh a loss.
         if cell.role == Role::Start {
-            self.hide(Some(candidate), group_seconds);
+            gains.push((candidate, group_seconds));
         }
+        losses.into_iter().for_each(|(start, seconds)| self.estimates[start as usize].computation -= seconds);
+        gains.into_iter().for_each(|(start, seconds)| self.estimates[start as usize].computation += seconds);
         None
     }
 
@@ -299,12 +249,6 @@ impl<'a> Mover<'a> {
         let estimate = self.estimates[start as usize];
         let more = OverlapEstimate { computation: estimate.computation + seconds, ..estimate };
         estimate.exposed() - more.exposed()
-    }
-
-    fn hide(&mut self, start: Option<u32>, seconds: f64) {
-        if let Some(start) = start {
-            self.estimates[start as usize].computation += seconds;
-        }
     }
 
     /// Compares the levels with a recount, if the options request it.

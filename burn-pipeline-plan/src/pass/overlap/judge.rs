@@ -7,7 +7,6 @@
 use super::cell::{self, Cell, units};
 use super::memory::{peak, recount};
 use super::options::OverlapOptions;
-use super::report::Rejection;
 use crate::cost::Profile;
 use crate::pass::error::PassError;
 use crate::plan::{CheckOptions, Plan};
@@ -49,40 +48,29 @@ impl<'a> Judge<'a> {
         Ok(Self { plan: plan.clone(), profile, options: *options, step, peaks, most, judged: 0 })
     }
 
-    /// Accepts a plan, or says why not.
-    pub(super) fn admit(&mut self, plan: Plan) -> Result<(), Rejection> {
-        self.admit_within(plan, ROUNDING)
-    }
-
-    /// Accepts a plan with another bound: the step may be longer by the share `room`, or must be shorter by it if
-    /// negative.
-    pub(super) fn admit_within(&mut self, plan: Plan, room: f64) -> Result<(), Rejection> {
+    /// Accepts a plan, or says why not. The step may be longer than that of the last accepted plan by the share `room`,
+    /// or must be shorter by it if negative.
+    pub(super) fn admit(&mut self, plan: Plan, room: f64) -> Result<(), String> {
         if plan == self.plan {
             return Ok(());
         }
         self.judged += plan.rows().iter().map(Vec::len).sum::<usize>();
-        let checked =
-            plan.check(&check_options(&self.options)).map_err(|error| Rejection::Refused(error.to_string()))?;
-        let plan = checked.into_plan();
-        let step = simulate(&plan, self.profile, &self.options.simulate);
-        let step = step.map_err(|error| Rejection::Refused(error.to_string()))?;
+        let refused = |error: &dyn std::fmt::Display| format!("the result was refused: {error}");
+        let plan = plan.check(&check_options(&self.options)).map_err(|error| refused(&error))?.into_plan();
+        let step = simulate(&plan, self.profile, &self.options.simulate).map_err(|error| refused(&error))?;
         // If nothing takes time, no share of it distinguishes a shorter step from an equal one.
         let slower = step.makespan > self.step.makespan * (1.0 + room);
         if slower || (room < 0.0 && step.makespan >= self.step.makespan) {
-            return Err(Rejection::Slower { makespan: step.makespan });
+            return Err(format!("the step would take {:.4} s", step.makespan));
         }
-        let over = |(rank, most): (usize, &f64)| {
+        for (rank, most) in self.peaks.iter().enumerate() {
             let bytes = step.ranks[rank].peak_bytes;
-            (bytes > most * (1.0 + ROUNDING)).then_some(Rejection::Memory { rank, bytes })
-        };
-        match self.peaks.iter().enumerate().find_map(over) {
-            Some(kept) => Err(kept),
-            None => {
-                self.plan = plan;
-                self.step = step;
-                Ok(())
+            if bytes > most * (1.0 + ROUNDING) {
+                return Err(format!("rank {rank} would hold {bytes:.0} bytes"));
             }
         }
+        (self.plan, self.step) = (plan, step);
+        Ok(())
     }
 }
 

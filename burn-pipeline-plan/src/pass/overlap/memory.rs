@@ -1,15 +1,14 @@
 //! A running count of memory along a row while cells are swapped.
 //!
-//! Guarantees: after any number of [`raise`](Order::raise)s and [`sink`](Order::sink)s the levels equal those of a
-//! recount along the new order ([`Order::recounts`] compares them; see
-//! [`OverlapOptions::recount`](super::OverlapOptions)). A swap of a group with one cell takes time only in the
-//! group.
+//! Guarantees: after any number of [`swap`](Order::swap)s the levels equal those of a recount along the new order
+//! ([`Order::recounts`] compares them; see [`OverlapOptions::recount`](super::OverlapOptions)). A swap of two runs of
+//! cells takes time only in the runs.
 //!
 //! ```text
-//! before   .. candidate [group] ..     after   .. [group] candidate ..
+//! before   .. [first] [second] ..     after   .. [second] [first] ..
 //! ```
 //!
-//! Only the levels of the candidate and the group change, since the sum of both is the same before and after.
+//! Only the levels of the two runs change, since the sum of both is the same before and after.
 //! Follows the iterative update of PyTorch's `reorder_communication_preserving_peak_memory`.
 
 use super::cell::{Cell, NONE};
@@ -74,47 +73,29 @@ impl<'a> Order<'a> {
         self.levels == recount(self.cells, self.iter())
     }
 
-    /// The peak of `candidate` and the group after it, if they were swapped.
-    pub(super) fn peak_if_raised(&self, candidate: u32, group: &[u32]) -> i64 {
-        let Cell { alloc, free, .. } = self.cells[candidate as usize];
-        let shift = free - alloc;
-        let highest = group.iter().map(|&cell| self.levels[cell as usize].before + shift).max().unwrap_or(i64::MIN);
-        let end = group.last().map_or(0, |&cell| self.levels[cell as usize].after + shift);
-        highest.max(end + alloc)
+    /// The peak of two neighbouring runs of cells, if they were swapped.
+    pub(super) fn peak_if_swapped(&self, first: &[u32], second: &[u32]) -> i64 {
+        let (less, more) = (self.net(first), self.net(second));
+        let sooner = second.iter().map(|&cell| self.levels[cell as usize].before - less);
+        let later = first.iter().map(|&cell| self.levels[cell as usize].before + more);
+        sooner.chain(later).max().unwrap_or(0)
     }
 
-    /// The peak of a group and `candidate` after it, if they were swapped.
-    pub(super) fn peak_if_sunk(&self, group: &[u32], candidate: u32) -> i64 {
-        let Cell { alloc, free, .. } = self.cells[candidate as usize];
-        let highest = group.iter().map(|&cell| self.levels[cell as usize].before + alloc - free).max();
-        highest.unwrap_or(i64::MIN).max(self.level_before(group) + alloc)
+    /// Swaps two neighbouring runs of cells.
+    pub(super) fn swap(&mut self, first: &[u32], second: &[u32]) {
+        let (less, more) = (self.net(first), self.net(second));
+        self.shift(second, -less);
+        self.shift(first, more);
+        self.relink(first, second);
     }
 
-    /// Moves the group, which is right after `candidate`, before it.
-    pub(super) fn raise(&mut self, candidate: u32, group: &[u32]) {
-        let Cell { alloc, free, .. } = self.cells[candidate as usize];
-        self.shift(group, free - alloc);
-        let end = group.last().map_or(0, |&cell| self.levels[cell as usize].after);
-        self.levels[candidate as usize] = Level { before: end + alloc, after: end + alloc - free };
-        self.relink(&[candidate], group);
+    /// The memory that a run of cells takes and does not free.
+    fn net(&self, run: &[u32]) -> i64 {
+        run.iter().map(|&cell| self.cells[cell as usize].alloc - self.cells[cell as usize].free).sum()
     }
 
-    /// Moves the group, which is right before `candidate`, after it.
-    pub(super) fn sink(&mut self, group: &[u32], candidate: u32) {
-        let Cell { alloc, free, .. } = self.cells[candidate as usize];
-        let start = self.level_before(group);
-        self.levels[candidate as usize] = Level { before: start + alloc, after: start + alloc - free };
-        self.shift(group, alloc - free);
-        self.relink(group, &[candidate]);
-    }
-
-    fn level_before(&self, group: &[u32]) -> i64 {
-        let first = group.first().map_or(NONE, |&cell| self.previous[cell as usize]);
-        if first == NONE { 0 } else { self.levels[first as usize].after }
-    }
-
-    fn shift(&mut self, group: &[u32], by: i64) {
-        for &cell in group {
+    fn shift(&mut self, run: &[u32], by: i64) {
+        for &cell in run {
             let level = &mut self.levels[cell as usize];
             *level = Level { before: level.before + by, after: level.after + by };
         }
@@ -167,17 +148,10 @@ mod tests {
                 let row: Vec<u32> = order.iter().collect();
                 let size = size.min(row.len() - 1);
                 let at = at % (row.len() - size);
-                let expected = if up {
-                    let (candidate, group) = (row[at], &row[at + 1..=at + size]);
-                    let expected = order.peak_if_raised(candidate, group);
-                    order.raise(candidate, group);
-                    expected
-                } else {
-                    let (group, candidate) = (&row[at..at + size], row[at + size]);
-                    let expected = order.peak_if_sunk(group, candidate);
-                    order.sink(group, candidate);
-                    expected
-                };
+                let middle = if up { at + 1 } else { at + size };
+                let (first, second) = (&row[at..middle], &row[middle..=at + size]);
+                let expected = order.peak_if_swapped(first, second);
+                order.swap(first, second);
                 assert_eq!(order.levels, recount(&cells, order.iter()));
                 let now: Vec<u32> = order.iter().collect();
                 assert_eq!(now.len(), row.len());

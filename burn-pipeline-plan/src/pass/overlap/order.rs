@@ -1,6 +1,6 @@
 //! One order of all messages that every rank follows.
 //!
-//! Guarantees: [`communication_order`] finds one if there is one, in linear time. A plan whose rows follow one
+//! Guarantees: [`is_common`] says whether there is one, in linear time. A plan whose rows follow one
 //! cannot deadlock, for any waits and any transport. Proof: of all messages that ranks wait for, take the first in
 //! the order. Its other end waits for no earlier message, so it can continue until it has started this one.
 //!
@@ -19,28 +19,25 @@ use crate::plan::{Action, Op, Plan, Task};
 use crate::simulate::Simulation;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// The sends of a plan in an order that every rank follows with its sends and receives, or `None` if there is none.
-pub(super) fn communication_order(plan: &Plan) -> Option<Vec<Task>> {
+/// Returns true if there is an order of all messages that every rank follows with its sends and receives.
+pub(super) fn is_common(plan: &Plan) -> bool {
     let rows: Vec<Vec<Task>> = (0..plan.ranks()).map(|rank| messages(plan, rank).collect()).collect();
     let mut next = vec![0; rows.len()];
     // The ranks that have reached each message; once both have, the message is next in the order.
     let mut ends: HashMap<Task, Vec<usize>> = HashMap::new();
-    let mut order = Vec::new();
     let mut ready: VecDeque<usize> = (0..rows.len()).collect();
     while let Some(rank) = ready.pop_front() {
         let Some(&send) = rows[rank].get(next[rank]) else { continue };
         let there = ends.entry(send).or_default();
         there.push(rank);
         if there.len() == 2 {
-            let both = std::mem::take(there);
-            order.push(send);
-            for rank in both {
+            for rank in std::mem::take(there) {
                 next[rank] += 1;
                 ready.push_back(rank);
             }
         }
     }
-    (0..rows.len()).all(|rank| next[rank] == rows[rank].len()).then_some(order)
+    (0..rows.len()).all(|rank| next[rank] == rows[rank].len())
 }
 
 /// The messages that a rank sends and receives, as their sends, in the order of its row.
@@ -88,7 +85,7 @@ fn dry_run(plan: &Plan) -> Vec<Task> {
                 waiting.insert(needs, rank);
                 break;
             }
-            if matches!(task.op(), Op::SendForward | Op::SendBackward) {
+            if task.op().is_send() {
                 order.push(task);
                 sent.insert(task);
                 ready.extend(waiting.remove(&task));
@@ -101,13 +98,9 @@ fn dry_run(plan: &Plan) -> Vec<Task> {
 
 /// The message from another rank that a computation uses.
 fn used_message(plan: &Plan, rank: usize, task: Task) -> Option<Task> {
-    let microbatch = task.microbatch()?;
-    let (stage, send) = match task.op() {
-        Op::Forward => (task.stage().previous()?, Op::SendForward),
-        _ if plan.begins_backward(task) => (plan.placement().next(task.stage())?, Op::SendBackward),
-        _ => return None,
-    };
-    (plan.placement().rank_of(stage) != rank).then(|| Task::new(stage, send, microbatch))
+    let input = plan.input_of(task.of_microbatch()?)?;
+    let send = if input.op() == Op::Forward { Op::SendForward } else { Op::SendBackward };
+    (plan.placement().rank_of(input.stage()) != rank).then(|| input.with(input.stage(), send).into())
 }
 
 /// The edges that put a row's sends and receives into the given order, and keep its collectives in theirs.

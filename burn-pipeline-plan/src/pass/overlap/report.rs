@@ -103,35 +103,6 @@ fn listed(words: impl Iterator<Item = String>) -> String {
     if words.is_empty() { "-".into() } else { words }
 }
 
-/// Why a pass left the plan unchanged.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) enum Rejection {
-    /// The result takes longer, in simulation.
-    Slower {
-        /// The seconds of the step with the result.
-        makespan: f64,
-    },
-    /// The result holds more than the budget allows, in simulation.
-    Memory {
-        /// The rank.
-        rank: usize,
-        /// The rank's peak with the result, in bytes.
-        bytes: f64,
-    },
-    /// The check refused the result, with this error. The passes are built so that this does not happen.
-    Refused(String),
-}
-
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Rejection::Slower { makespan } => write!(f, "the step would take {makespan:.4} s"),
-            Rejection::Memory { rank, bytes } => write!(f, "rank {rank} would hold {bytes:.0} bytes"),
-            Rejection::Refused(reason) => write!(f, "the result was refused: {reason}"),
-        }
-    }
-}
-
 /// The result of a pass, in simulated seconds and bytes.
 ///
 /// As text it is a table with one line per transfer or collective: the estimated seconds of the operation, the

@@ -1,6 +1,6 @@
 //! Runs passes one after the other, each on the result of the previous one.
 
-use super::judge::Judge;
+use super::judge::{Judge, ROUNDING};
 use super::options::{OverlapOptions, OverlapPass};
 use super::report::PassReport;
 use crate::cost::Profile;
@@ -49,12 +49,7 @@ impl Plan {
         passes: &[OverlapPass],
         options: &OverlapOptions,
     ) -> Result<Overlapped, PassError> {
-        if self.has_vocabulary() {
-            return Err(PassError::OverlapVocabulary);
-        }
-        let mut judge = Judge::new(self, profile, options)?;
-        let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
-        Ok(Overlapped { plan: judge.plan, reports })
+        self.run_passes_from(&[], profile, passes, options)
     }
 
     /// Gives every start between neighbours a wait, then runs passes.
@@ -71,10 +66,6 @@ impl Plan {
         passes: &[OverlapPass],
         options: &OverlapOptions,
     ) -> Result<Overlapped, PassError> {
-        if self.has_vocabulary() {
-            return Err(PassError::OverlapVocabulary);
-        }
-        let mut judge = Judge::new(self, profile, options)?;
         // Transfers along skip edges get no waits: the passes do not move them.
         let late = WaitOptions { skips: false, ..WaitOptions::all(Placing::Late) };
         let placings = [
@@ -83,11 +74,22 @@ impl Plan {
             WaitOptions { skips: false, ..WaitOptions::all(Placing::AtOnce) },
             WaitOptions { sends: Placing::Implicit, ..late },
         ];
-        for placing in placings {
-            if judge.admit(self.with_waits(&placing)).is_ok() {
-                break;
-            }
+        self.run_passes_from(&placings, profile, passes, options)
+    }
+
+    /// Runs passes on the plan with the first of these placings of waits that costs nothing, if any.
+    fn run_passes_from(
+        &self,
+        placings: &[WaitOptions],
+        profile: &Profile,
+        passes: &[OverlapPass],
+        options: &OverlapOptions,
+    ) -> Result<Overlapped, PassError> {
+        if self.has_vocabulary() {
+            return Err(PassError::OverlapVocabulary);
         }
+        let mut judge = Judge::new(self, profile, options)?;
+        let _ = placings.iter().find(|placing| judge.admit(self.with_waits(placing), ROUNDING).is_ok());
         let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
         Ok(Overlapped { plan: judge.plan, reports })
     }

@@ -46,7 +46,7 @@ impl Judge<'_> {
     ) -> Result<PassReport, PassError> {
         let attempt = prepared.attempt(self, pass, reach)?;
         let (makespan_before, peak_before, judged) = (self.step.makespan, self.step.peak_bytes(), self.judged);
-        let kept = self.admit_within(self.plan.with_rows(attempt.rows), room).err().map(|kept| kept.to_string());
+        let kept = self.admit(self.plan.with_rows(attempt.rows), room).err();
         Ok(PassReport {
             pass: pass.name(),
             reach,

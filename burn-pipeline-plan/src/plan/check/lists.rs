@@ -51,7 +51,10 @@ impl CheckedPlan {
                     continue;
                 }
                 seen.push(op);
-                Lists::new(of, op).run().map_err(|deadlock| Box::new(deadlock.at(rank, step, action, task)))?;
+                let mut lists = Lists::new(of, op);
+                if let Some(holder) = lists.run() {
+                    return Err(Box::new(lists.deadlock(holder, (rank, step, action, task))));
+                }
             }
         }
         Ok(())
@@ -65,29 +68,14 @@ struct Lists<'a> {
     next: Vec<usize>,
 }
 
-/// Holders that wait forever.
-enum Deadlock {
-    Differ([Standing; 2]),
-    Cycle(Vec<Standing>),
-}
-
-impl Deadlock {
-    fn at(self, rank: usize, step: usize, action: Action, task: Task) -> CollectiveError {
-        match self {
-            Deadlock::Differ([first, second]) => CollectiveError::Differ { rank, step, action, task, first, second },
-            Deadlock::Cycle(cycle) => CollectiveError::Cycle { rank, step, action, task, cycle },
-        }
-    }
-}
-
 impl<'a> Lists<'a> {
     fn new(of: &'a StageCollectives, op: Op) -> Self {
         let lists = of.holders.iter().map(|holder| holder.as_ref().map(|holder| holder.of(op))).collect();
         Self { members: of.members, lists, next: vec![0; of.holders.len()] }
     }
 
-    /// Runs the lists to their ends.
-    fn run(mut self) -> Result<(), Deadlock> {
+    /// Runs the lists as far as possible, and returns the first holder that waits forever.
+    fn run(&mut self) -> Option<usize> {
         let mut ready: Vec<usize> = (0..self.lists.len()).rev().collect();
         while let Some(holder) = ready.pop() {
             let Some(collective) = self.head(holder) else { continue };
@@ -97,10 +85,7 @@ impl<'a> Lists<'a> {
                 ready.extend(ranks);
             }
         }
-        match (0..self.lists.len()).find(|&holder| self.head(holder).is_some()) {
-            None => Ok(()),
-            Some(holder) => Err(self.deadlock(holder)),
-        }
+        (0..self.lists.len()).find(|&holder| self.head(holder).is_some())
     }
 
     /// The next collective of a holder; `None` at the end of its list, or if it has no list.
@@ -125,15 +110,17 @@ impl<'a> Lists<'a> {
     }
 
     /// Why this holder cannot continue: two holders at different collectives of the same ranks, or else a cycle of
-    /// waits from this one.
-    fn deadlock(&self, first: usize) -> Deadlock {
+    /// waits from this one. The place is the first cell where it does not.
+    fn deadlock(&self, first: usize, place: (usize, usize, Action, Task)) -> CollectiveError {
+        let (rank, step, action, task) = place;
         for holder in first..self.lists.len() {
             let Some(collective) = self.head(holder) else { continue };
             let differs = |&other: &usize| {
                 self.head(other).is_none_or(|head| head.among == collective.among && head != collective)
             };
             if let Some(other) = self.known(holder, collective.among).find(differs) {
-                return Deadlock::Differ([holder, other].map(|holder| self.standing(holder)));
+                let [first, second] = [holder, other].map(|holder| self.standing(holder));
+                return CollectiveError::Differ { rank, step, action, task, first, second };
             }
         }
         let mut path = vec![first];
@@ -144,7 +131,8 @@ impl<'a> Lists<'a> {
             }
             path.push(next);
         }
-        Deadlock::Cycle(path.into_iter().map(|holder| self.standing(holder)).collect())
+        let cycle = path.into_iter().map(|holder| self.standing(holder)).collect();
+        CollectiveError::Cycle { rank, step, action, task, cycle }
     }
 
     fn standing(&self, holder: usize) -> Standing {

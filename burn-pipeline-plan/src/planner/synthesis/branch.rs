@@ -20,6 +20,7 @@
 //!    clocks of ranks, and the ends of steps whose results are not used yet.
 
 use super::instance::{Instance, Step, StepKind, in_turn};
+use super::progress::Progress;
 use std::collections::HashMap;
 
 /// The most steps of a plan that is searched. Few larger searches would finish.
@@ -44,13 +45,7 @@ pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
     if instance.steps() > LARGEST || least {
         return Finished { rows: None, proven: least };
     }
-    let root = Node {
-        done: vec![[0; 3]; instance.slots.len()],
-        clock: vec![0.0; instance.ranks()],
-        held: instance.weights.clone(),
-        delayed: vec![[false; 2]; instance.slots.len()],
-        ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
-    };
+    let root = Node { progress: Progress::new(instance), delayed: vec![[false; 2]; instance.slots.len()] };
     let (heads, tails) = (instance.heads(), tails(instance));
     let (path, visited) = (Vec::new(), HashMap::new());
     let mut branch = Branch { instance, heads, tails, best: known, rows: None, path, visited, left: most };
@@ -62,16 +57,9 @@ pub(super) fn finish(instance: &Instance, known: f64, most: usize) -> Finished {
 /// A prefix of every row.
 #[derive(Clone)]
 struct Node {
-    /// The number of `F`, `I` and `W` done by each slot; a `B` counts as an `I` and a `W`.
-    done: Vec<[u8; 3]>,
-    /// When each rank is free.
-    clock: Vec<f64>,
-    /// Bytes that each rank holds.
-    held: Vec<f64>,
+    progress: Progress,
     /// True for the next `F` and the next `I` of each slot if they are delayed (point 3).
     delayed: Vec<[bool; 2]>,
-    /// Ends of `F` and of `I`, by pair.
-    ends: [Vec<f64>; 2],
 }
 
 /// The search.
@@ -119,8 +107,8 @@ impl Branch<'_> {
         let ready = self.ready(node);
         let end = |&(at, step): &(f64, Step)| at + self.longest(step);
         let Some(first) = ready.iter().min_by(|a, b| end(a).total_cmp(&end(b))) else {
-            if node.done.iter().flatten().map(|&done| usize::from(done)).sum::<usize>() == self.instance.steps() {
-                self.best = node.clock.iter().copied().fold(0.0, f64::max);
+            if node.progress.done.iter().flatten().sum::<usize>() == self.instance.steps() {
+                self.best = node.progress.clock.iter().copied().fold(0.0, f64::max);
                 self.rows = Some(self.rows_of_path());
             }
             return;
@@ -178,7 +166,7 @@ impl Branch<'_> {
         let rank = self.instance.slots[step.slot].rank;
         self.instance.slots_of[rank].iter().any(|&slot| {
             self.kinds().filter(|&kind| kind != StepKind::Weight).any(|kind| {
-                let microbatch = usize::from(node.done[slot][kind.place()]);
+                let microbatch = node.progress.done[slot][kind.place()];
                 let other = Step { kind, slot, microbatch };
                 let same = (slot, kind.place()) == (step.slot, step.kind.place());
                 !same && microbatch < self.instance.slots[slot].microbatches && self.takes_memory(other)
@@ -189,17 +177,10 @@ impl Branch<'_> {
     /// The node after one more step.
     fn after(&self, node: &Node, at: f64, step: Step) -> Node {
         let mut after = node.clone();
-        let slot = &self.instance.slots[step.slot];
-        let end = at + self.instance.seconds(step);
-        let (more, fewer) = self.instance.bytes(step);
-        step.kind.does().iter().for_each(|&kind| after.done[step.slot][kind] += 1);
-        after.clock[slot.rank] = end;
-        after.held[slot.rank] += more - fewer;
-        if let Some(ends) = after.ends.get_mut(step.kind.place()) {
-            ends[slot.base + step.microbatch] = end;
-        }
+        after.progress.run(self.instance, at, step);
         if self.takes_memory(step) {
-            self.instance.slots_of[slot.rank].iter().for_each(|&slot| after.delayed[slot] = [false; 2]);
+            let rank = self.instance.slots[step.slot].rank;
+            self.instance.slots_of[rank].iter().for_each(|&slot| after.delayed[slot] = [false; 2]);
         }
         after
     }
@@ -209,15 +190,15 @@ impl Branch<'_> {
         let mut ready = Vec::new();
         for (number, slot) in self.instance.slots.iter().enumerate() {
             for kind in self.kinds() {
-                let microbatch = usize::from(node.done[number][kind.place()]);
+                let microbatch = node.progress.done[number][kind.place()];
                 let delayed = node.delayed[number].get(kind.place()).is_some_and(|&delayed| delayed);
                 if microbatch == slot.microbatches || delayed {
                     continue;
                 }
                 let step = Step { kind, slot: number, microbatch };
-                let arrived = self.arrival(node, step);
+                let arrived = self.instance.arrival(&node.progress.ends, step);
                 if !arrived.is_nan() && self.fits(node, step) {
-                    ready.push((arrived.max(node.clock[slot.rank]), step));
+                    ready.push((arrived.max(node.progress.clock[slot.rank]), step));
                 }
             }
         }
@@ -225,43 +206,21 @@ impl Branch<'_> {
     }
 
     fn fits(&self, node: &Node, step: Step) -> bool {
-        let held = node.held[self.instance.slots[step.slot].rank];
+        let held = node.progress.held[self.instance.slots[step.slot].rank];
         let (more, fewer) = self.instance.bytes(step);
         self.instance.fits((held + more).max(held + more - fewer))
-    }
-
-    /// The time at which the inputs of a step arrive; NaN while unknown. A `W` may be of any microbatch whose `I` has
-    /// run.
-    fn arrival(&self, node: &Node, step: Step) -> f64 {
-        let slot = &self.instance.slots[step.slot];
-        let pair = slot.base + step.microbatch;
-        let [forwards, inputs] = &node.ends;
-        match (step.kind, slot.before, slot.after) {
-            (StepKind::Forward, None, _) => 0.0,
-            (StepKind::Forward, Some(crossing), _) => forwards[pair - slot.microbatches] + crossing,
-            (StepKind::Input | StepKind::Whole, _, None) => forwards[pair],
-            (StepKind::Input | StepKind::Whole, _, Some(crossing)) => {
-                let (own, gradient) = (forwards[pair], inputs[pair + slot.microbatches] + crossing);
-                // `max` would ignore a NaN and return the known time.
-                if own.is_nan() || gradient.is_nan() { f64::NAN } else { own.max(gradient) }
-            }
-            (StepKind::Weight, ..) => {
-                let [_, inputs, weights] = node.done[step.slot];
-                if weights < inputs { 0.0 } else { f64::NAN }
-            }
-        }
     }
 
     /// A lower bound on the makespan of every way to finish the node.
     fn bound(&self, node: &Node) -> f64 {
         let mut bound: f64 = 0.0;
         for (rank, slots) in self.instance.slots_of.iter().enumerate() {
-            let clock = node.clock[rank];
+            let clock = node.progress.clock[rank];
             let (mut work, mut soonest) = (0.0, f64::INFINITY);
             bound = bound.max(clock);
             for &slot in slots {
                 let at = &self.instance.slots[slot];
-                let left = |kind: usize| (at.microbatches - usize::from(node.done[slot][kind])) as f64;
+                let left = |kind: usize| (at.microbatches - node.progress.done[slot][kind]) as f64;
                 let (backward, gradient) = at.least_backward();
                 let owed = left(2) - left(1);
                 work += left(0) * at.seconds[0] + left(1) * backward + owed * at.seconds[2];
@@ -283,8 +242,8 @@ impl Branch<'_> {
     /// The earliest start of any remaining step of a slot.
     fn soonest(&self, node: &Node, slot: usize, kinds_left: impl Iterator<Item = StepKind>) -> f64 {
         let at = |kind: StepKind| {
-            let step = Step { kind, slot, microbatch: usize::from(node.done[slot][kind.place()]) };
-            let arrival = self.arrival(node, step);
+            let step = Step { kind, slot, microbatch: node.progress.done[slot][kind.place()] };
+            let arrival = self.instance.arrival(&node.progress.ends, step);
             if arrival.is_nan() { self.heads[slot] } else { arrival }
         };
         kinds_left.map(at).fold(f64::INFINITY, f64::min)
@@ -293,26 +252,29 @@ impl Branch<'_> {
     /// Returns true if an earlier node with the same steps done has no later time (point 5). Otherwise records this
     /// node.
     fn is_dominated(&mut self, node: &Node) -> bool {
-        let mut times = node.clock.clone();
+        let mut times = node.progress.clock.clone();
         for (number, slot) in self.instance.slots.iter().enumerate() {
-            let [forwards, inputs, _] = node.done[number].map(usize::from);
+            let [forwards, inputs, _] = node.progress.done[number];
             // An end counts until the neighbour's step has used it. The slot's own later steps start after the rank's
             // clock anyway.
             if slot.after.is_some() {
-                let used = usize::from(node.done[number + 1][0]);
-                times.extend(&node.ends[0][slot.base + used..slot.base + forwards]);
+                let used = node.progress.done[number + 1][0];
+                times.extend(&node.progress.ends[slot.base + used..slot.base + forwards]);
             }
             if slot.before.is_some() {
-                let used = usize::from(node.done[number - 1][1]);
-                times.extend(&node.ends[1][slot.base + used..slot.base + inputs]);
+                let used = node.progress.done[number - 1][1];
+                let first = self.instance.pairs + slot.base;
+                times.extend(&node.progress.ends[first + used..first + inputs]);
             }
         }
         let no_later = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a <= b);
         // Counts are small, so the highest bit can mark delayed steps.
-        let mark = |(done, delayed): (&[u8; 3], &[bool; 2])| {
-            [done[0] | u8::from(delayed[0]) << 7, done[1] | u8::from(delayed[1]) << 7, done[2]]
+        let mark = |(done, delayed): (&[usize; 3], &[bool; 2])| {
+            let [forwards, inputs, weights] = done.map(|done| done as u8);
+            [forwards | u8::from(delayed[0]) << 7, inputs | u8::from(delayed[1]) << 7, weights]
         };
-        let visited = self.visited.entry(node.done.iter().zip(&node.delayed).map(mark).collect()).or_default();
+        let steps = node.progress.done.iter().zip(&node.delayed).map(mark).collect();
+        let visited = self.visited.entry(steps).or_default();
         if visited.iter().any(|other| no_later(other, &times)) {
             return true;
         }

@@ -14,6 +14,7 @@
 //!    never gets stuck.
 
 use super::instance::{Instance, Slot, Step, StepKind};
+use super::progress::Progress;
 
 /// The order of steps that are ready.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,16 +107,9 @@ struct Run<'a> {
     ahead: Vec<usize>,
     /// The most bytes that one backward adds on each rank.
     again: Vec<f64>,
-    clock: Vec<f64>,
-    held: Vec<f64>,
-    /// The numbers of `F`, `I` and `W` done by each slot.
-    done: Vec<[usize; 3]>,
-    /// Ends of `F` and of `I`, by pair.
-    ends: [Vec<f64>; 2],
+    progress: Progress,
     rows: Vec<Vec<Step>>,
     proposals: Vec<Option<Proposal>>,
-    /// The start of each rank's proposal; infinite without a proposal.
-    starts: Vec<f64>,
     /// A buffer for `propose`, to save allocations.
     ready: Vec<Proposal>,
 }
@@ -128,20 +122,13 @@ pub(super) fn schedule(instance: &Instance, rule: Rule) -> Option<Vec<Vec<Step>>
         rule,
         ahead: forwards_ahead(instance, rule),
         again: instance.again(rule.weights == Weights::Whole),
-        clock: vec![0.0; ranks],
-        held: instance.weights.clone(),
-        done: vec![[0; 3]; instance.slots.len()],
-        ends: [vec![f64::NAN; instance.pairs], vec![f64::NAN; instance.pairs]],
+        progress: Progress::new(instance),
         rows: vec![Vec::new(); ranks],
         proposals: vec![None; ranks],
-        starts: vec![f64::INFINITY; ranks],
         ready: Vec::new(),
     };
     (0..ranks).for_each(|rank| run.look(rank));
-    loop {
-        let soonest = run.starts.iter().copied().fold(f64::INFINITY, f64::min);
-        let next = run.starts.iter().position(|&start| start == soonest);
-        let Some((rank, proposal)) = next.and_then(|rank| Some((rank, run.proposals[rank]?))) else { break };
+    while let Some((rank, proposal)) = run.soonest() {
         run.commit(rank, proposal);
     }
     instance.is_complete(&run.rows).then_some(run.rows)
@@ -184,10 +171,15 @@ fn forwards_ahead(instance: &Instance, rule: Rule) -> Vec<usize> {
 }
 
 impl Run<'_> {
+    /// The proposal that starts first, of the lowest rank in a tie.
+    fn soonest(&self) -> Option<(usize, Proposal)> {
+        let proposals = self.proposals.iter().enumerate().filter_map(|(rank, proposal)| Some((rank, (*proposal)?)));
+        proposals.min_by(|a, b| a.1.start.total_cmp(&b.1.start))
+    }
+
     /// Updates the proposal of a rank.
     fn look(&mut self, rank: usize) {
         self.proposals[rank] = self.propose(rank);
-        self.starts[rank] = self.proposals[rank].map_or(f64::INFINITY, |proposal| proposal.start);
     }
 
     /// The step that a rank would run next; `None` if no step is ready and fits.
@@ -201,23 +193,26 @@ impl Run<'_> {
 
     /// As [`Run::propose`], with a buffer for the steps that are ready.
     fn propose_from(&self, rank: usize, ready: &mut Vec<Proposal>) -> Option<Proposal> {
-        let clock = self.clock[rank];
+        let clock = self.progress.clock[rank];
         let (mut short, mut weight, mut to_come) = (false, None::<Step>, false);
         for &slot in &self.instance.slots_of[rank] {
-            let [forwards, inputs, weights] = self.done[slot];
+            let [forwards, inputs, weights] = self.progress.done[slot];
             to_come |= inputs < self.instance.slots[slot].microbatches;
             let step = |kind, microbatch| Step { kind, slot, microbatch };
-            if let Some(at) = self.forward_ready(slot) {
+            let next = step(StepKind::Forward, forwards);
+            let allowed = forwards - inputs < self.ahead[slot];
+            if let Some(at) = self.arrival(next).filter(|_| allowed) {
                 let fits = self.forward_fits(rank, slot);
                 short |= !fits;
-                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(StepKind::Forward, forwards) }));
+                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: next }));
             }
-            if let Some(at) = self.input_ready(slot) {
-                let kind = if self.rule.weights == Weights::Whole { StepKind::Whole } else { StepKind::Input };
-                let (more, fewer) = self.instance.bytes(step(kind, inputs));
-                let fits = self.instance.fits(self.held[rank] + more.max(more - fewer));
+            let next =
+                step(if self.rule.weights == Weights::Whole { StepKind::Whole } else { StepKind::Input }, inputs);
+            if let Some(at) = self.arrival(next) {
+                let (more, fewer) = self.instance.bytes(next);
+                let fits = self.instance.fits(self.progress.held[rank] + more.max(more - fewer));
                 short |= !fits;
-                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: step(kind, inputs) }));
+                ready.extend(fits.then(|| Proposal { start: at.max(clock), step: next }));
             }
             let older = weight.is_none_or(|w| weights < w.microbatch);
             if weights < inputs && older {
@@ -259,27 +254,11 @@ impl Run<'_> {
         }
     }
 
-    /// When the next `F` of a slot can start.
-    fn forward_ready(&self, slot: usize) -> Option<f64> {
-        let (at, [forwards, inputs, _]) = (&self.instance.slots[slot], self.done[slot]);
-        if forwards == at.microbatches || forwards - inputs >= self.ahead[slot] {
-            return None;
-        }
-        let Some(crossing) = at.before else { return Some(0.0) };
-        let arrived = self.ends[0][at.base - at.microbatches + forwards] + crossing;
-        (!arrived.is_nan()).then_some(arrived)
-    }
-
-    /// When the next `I` or `B` of a slot can start.
-    fn input_ready(&self, slot: usize) -> Option<f64> {
-        let (at, [forwards, inputs, _]) = (&self.instance.slots[slot], self.done[slot]);
-        if inputs == forwards {
-            return None;
-        }
-        let own = self.ends[0][at.base + inputs];
-        let Some(crossing) = at.after else { return Some(own) };
-        let arrived = self.ends[1][at.base + at.microbatches + inputs] + crossing;
-        (!arrived.is_nan()).then_some(arrived.max(own))
+    /// When the inputs of a slot's next step arrive, if the slot has a further one and all its inputs have been made.
+    fn arrival(&self, step: Step) -> Option<f64> {
+        let is_left = step.microbatch < self.instance.slots[step.slot].microbatches;
+        let arrival = is_left.then(|| self.instance.arrival(&self.progress.ends, step));
+        arrival.filter(|arrival| !arrival.is_nan())
     }
 
     /// Returns true if the next `F` of a slot leaves room to finish the oldest microbatch of each route (point 4
@@ -289,9 +268,10 @@ impl Run<'_> {
             return true;
         }
         let slots = &self.instance.slots;
-        let mut bytes = self.held[rank] + slots[slot].kept() + self.again[rank].max(slots[slot].freed[0]);
+        let mut bytes = self.progress.held[rank] + slots[slot].kept() + self.again[rank].max(slots[slot].freed[0]);
         for &other in &self.instance.slots_of[rank] {
-            let owed = self.done[other][0] == self.oldest(other) && self.done[other][0] < slots[other].microbatches;
+            let done = self.progress.done[other][0];
+            let owed = done == self.oldest(other) && done < slots[other].microbatches;
             if owed && other != slot {
                 bytes += slots[other].kept();
             }
@@ -302,32 +282,19 @@ impl Run<'_> {
 
     /// The oldest microbatch of a slot's route whose `F` has not run on the last stage.
     fn oldest(&self, slot: usize) -> usize {
-        self.done[self.instance.last_of[slot]][0]
+        self.progress.done[self.instance.last_of[slot]][0]
     }
 
     /// Runs a step, and updates the proposals that it may change.
     fn commit(&mut self, rank: usize, Proposal { start, step }: Proposal) {
-        let slot = &self.instance.slots[step.slot];
-        let end = start + self.instance.seconds(step);
-        let (more, fewer) = self.instance.bytes(step);
-        self.clock[rank] = end;
-        self.held[rank] += more - fewer;
-        step.kind.does().iter().for_each(|&kind| self.done[step.slot][kind] += 1);
+        self.progress.run(self.instance, start, step);
         self.rows[rank].push(step);
-        if let Some(ends) = self.ends.get_mut(step.kind.place()) {
-            ends[slot.base + step.microbatch] = end;
-        }
         self.look(rank);
-        let other = match step.kind {
-            StepKind::Forward => slot.after.map(|_| step.slot + 1),
-            StepKind::Input | StepKind::Whole => slot.before.map(|_| step.slot - 1),
-            StepKind::Weight => None,
-        };
-        if let Some(other) = other.map(|other| self.instance.slots[other].rank) {
+        if let Some(other) = self.instance.user(step) {
             self.look(other);
         }
         let limited = self.instance.cap.is_finite();
-        if limited && step.kind == StepKind::Forward && slot.after.is_none() {
+        if limited && step.kind == StepKind::Forward && self.instance.slots[step.slot].after.is_none() {
             // The next microbatch is now the oldest, so ranks that kept room for this one may have room again.
             (0..self.rows.len()).for_each(|rank| self.look(rank));
         }

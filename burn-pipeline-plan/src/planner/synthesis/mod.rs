@@ -11,7 +11,7 @@
 //! the cap. The same input gives the same plan. If messages take no memory, a plan is found whenever one microbatch
 //! at a time fits under the cap.
 //!
-//! Reading order: `build` (the whole), `instance` (the problem), `timing`, `list`, `local`, `branch`.
+//! Reading order: `build` (the whole), `instance` (the problem), `progress`, `timing`, `list`, `local`, `branch`.
 //!
 //! Sources: list scheduling as in Hanayo (Liu et al. 2023) and in the heuristic of Zero Bubble (Qi et al. 2023, section
 //! 3.1); local search and branch and bound as for job shops (cited in `local` and `branch`).
@@ -21,6 +21,7 @@ mod build;
 mod instance;
 mod list;
 mod local;
+mod progress;
 mod timing;
 
 pub use build::{Synthesis, SynthesisedPlan};

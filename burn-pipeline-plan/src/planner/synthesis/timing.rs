@@ -30,13 +30,16 @@ impl Timing {
             let row = &rows[rank];
             let mut free = self.next[rank].checked_sub(1).map_or(0.0, |last| self.end[instance.index(row[last])]);
             while let Some(&step) = row.get(self.next[rank]) {
-                let Some(ready) = self.ready(instance, step) else { break };
+                let ready = instance.arrival(&self.end, step);
+                if ready.is_nan() {
+                    break;
+                }
                 let (index, start) = (instance.index(step), f64::max(free, ready));
                 free = start + instance.seconds(step);
                 self.start[index] = start;
                 self.end[index] = free;
                 self.next[rank] += 1;
-                if let Some(other) = receiver(instance, step).filter(|&other| other != rank) {
+                if let Some(other) = instance.user(step).filter(|&other| other != rank) {
                     self.queue.push(other);
                 }
             }
@@ -44,26 +47,6 @@ impl Timing {
         }
         let ended = rows.iter().zip(&self.next).all(|(row, &next)| row.len() == next);
         ended.then_some(makespan)
-    }
-
-    /// The time at which the inputs of a step arrive; `None` until all of them have been made.
-    fn ready(&self, instance: &Instance, step: Step) -> Option<f64> {
-        let (slot, index) = (&instance.slots[step.slot], instance.index(step));
-        let known = |end: f64| (!end.is_nan()).then_some(end);
-        match step.kind {
-            StepKind::Forward => match slot.before {
-                None => Some(0.0),
-                Some(crossing) => known(self.end[index - slot.microbatches] + crossing),
-            },
-            StepKind::Input | StepKind::Whole => {
-                let own = known(self.end[index - instance.pairs])?;
-                match slot.after {
-                    None => Some(own),
-                    Some(crossing) => known(self.end[index + slot.microbatches] + crossing).map(|g| g.max(own)),
-                }
-            }
-            StepKind::Weight => known(self.end[index - instance.pairs]),
-        }
     }
 
     /// The steps of a longest chain, last step first, as (rank, index in the row).
@@ -86,16 +69,6 @@ impl Timing {
             }
             chain.push((rank, place));
         }
-    }
-}
-
-/// The rank that uses the result of a step.
-fn receiver(instance: &Instance, step: Step) -> Option<usize> {
-    let slot = &instance.slots[step.slot];
-    match step.kind {
-        StepKind::Forward => slot.after.map(|_| instance.slots[step.slot + 1].rank),
-        StepKind::Input | StepKind::Whole => slot.before.map(|_| instance.slots[step.slot - 1].rank),
-        StepKind::Weight => None,
     }
 }
 

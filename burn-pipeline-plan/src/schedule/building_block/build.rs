@@ -17,14 +17,14 @@ pub(in crate::schedule) fn build(
     schedule.check_length(size, size.microbatches + size.ranks)?;
     let mut ranks: Vec<Slots> = (0..size.ranks).map(|rank| unroll(block(rank), size.microbatches)).collect();
     ranks.iter_mut().for_each(place_weights);
-    reorder::with_weights(&mut ranks);
+    reorder::reorder(&mut ranks, false);
     squeeze(&mut ranks);
     ranks.iter_mut().for_each(|slots| slots[W].clear());
-    reorder::without_weights(&mut ranks);
+    reorder::reorder(&mut ranks, true);
     ranks.iter_mut().for_each(place_weights);
     squeeze(&mut ranks);
     ranks.iter_mut().for_each(place_weights);
-    schedule.plan(size, |rank| row(&ranks[rank], rank, size.ranks))
+    schedule.plan(size, |rank| row(&ranks[rank], rank, size.ranks, false))
 }
 
 /// Builds a plan with whole backwards from the slots of [F0, F1, B1, B0] of the first microbatch on each rank:
@@ -43,17 +43,7 @@ pub(in crate::schedule) fn build_whole(
         slots[W] = seconds;
     }
     reorder::whole_backwards(&mut ranks);
-    schedule.plan(size, |rank| {
-        let (first, last) = (rank, 2 * size.ranks - 1 - rank);
-        let action = |(pass, mb): (usize, usize)| match pass {
-            F0 => Some(Action::forward(first, mb)),
-            F1 => Some(Action::forward(last, mb)),
-            B1 => Some(Action::backward(last, mb)),
-            B0 => Some(Action::backward(first, mb)),
-            _ => None,
-        };
-        occupancy(&ranks[rank]).into_iter().flatten().filter_map(action).collect()
-    })
+    schedule.plan(size, |rank| row(&ranks[rank], rank, size.ranks, true))
 }
 
 /// Repeats a block's operations for every microbatch.
@@ -92,31 +82,30 @@ fn squeeze(ranks: &mut [Slots]) {
     }
 }
 
-/// A rank's actions. If W of both chunks are due, one of chunk 1 runs first.
-fn row(slots: &Slots, rank: usize, ranks: usize) -> Vec<Action> {
-    let (first, last) = (rank, 2 * ranks - 1 - rank);
+/// A rank's actions, with whole backwards or split ones. If W of both chunks are due, one of chunk 1 runs first.
+fn row(slots: &Slots, rank: usize, ranks: usize, whole: bool) -> Vec<Action> {
+    let stages = [rank, 2 * ranks - 1 - rank];
     let mut due: [std::ops::Range<usize>; 2] = [0..0, 0..0];
     let mut row = Vec::with_capacity(PERIOD * slots[F0].len());
     for (pass, mb) in occupancy(slots).into_iter().flatten() {
-        row.push(match pass {
-            F0 => Action::forward(first, mb),
-            F1 => Action::forward(last, mb),
-            B1 => {
-                due[1].end += 1;
-                Action::backward_input(last, mb)
+        let chunk = usize::from(matches!(pass, F1 | B1));
+        match pass {
+            F0 | F1 => row.push(Action::forward(stages[chunk], mb)),
+            B1 | B0 if whole => row.push(Action::backward(stages[chunk], mb)),
+            B1 | B0 => {
+                due[chunk].end += 1;
+                row.push(Action::backward_input(stages[chunk], mb));
             }
-            B0 => {
-                due[0].end += 1;
-                Action::backward_input(first, mb)
-            }
+            // The second slot of a whole backward.
+            _ if whole => {}
             _ => {
-                let (stage, weight) = match due[1].next() {
-                    Some(weight) => (last, weight),
-                    None => (first, due[0].next().unwrap_or(mb)),
+                let (chunk, weight) = match due[1].next() {
+                    Some(weight) => (1, weight),
+                    None => (0, due[0].next().unwrap_or(mb)),
                 };
-                Action::backward_weight(stage, weight)
+                row.push(Action::backward_weight(stages[chunk], weight));
             }
-        });
+        }
     }
     row
 }

@@ -133,16 +133,6 @@ pub(super) fn whole_backwards(ranks: &mut [Slots]) {
     }
 }
 
-/// Moves the operations of warm-up and cool-down, with W in their own slots.
-pub(super) fn with_weights(ranks: &mut [Slots]) {
-    reorder(ranks, false);
-}
-
-/// Moves the operations of the cool-down, with W not placed: a free slot counts as a W if one is due.
-pub(super) fn without_weights(ranks: &mut [Slots]) {
-    reorder(ranks, true);
-}
-
 #[derive(PartialEq)]
 enum Phase {
     WarmUp,
@@ -150,7 +140,9 @@ enum Phase {
     CoolDown,
 }
 
-fn reorder(ranks: &mut [Slots], weights_fill: bool) {
+/// Moves the operations of warm-up and cool-down, with W in their own slots. With `weights_fill`, moves only those of
+/// the cool-down, with W not placed: a free slot counts as a W if one is due.
+pub(super) fn reorder(ranks: &mut [Slots], weights_fill: bool) {
     let mut timelines: Vec<Rank> = ranks.iter().map(|slots| Rank::new(slots, weights_fill)).collect();
     let mut backwards: Vec<Vec<usize>> = ranks.iter().map(sorted_backwards).collect();
     let cap = timelines.iter().map(Rank::peak).max().unwrap_or(0);

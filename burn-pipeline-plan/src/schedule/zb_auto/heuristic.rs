@@ -1,4 +1,4 @@
-//! The heuristic behind [`ZbAuto`].
+//! The heuristic behind [`ZbAuto`](super::ZbAuto).
 //!
 //! Guarantees: every F, I and W once on every rank, I after its F and W after its I, microbatches in order, and
 //! memory within the limit, for any limit of at least one activation.
@@ -17,9 +17,6 @@
 //! Time is counted in whole ticks: a millionth of the largest cost, rounded down to a power of ten. So costs with
 //! few digits are exact, and equal times compare equal in any unit.
 
-use super::options::ZbAuto;
-use crate::schedule::schedule_trait::Size;
-
 /// The operation that a step of the heuristic places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pass {
@@ -30,32 +27,14 @@ pub(super) enum Pass {
 
 /// Costs in ticks, memory in the given unit.
 pub(super) struct Problem {
-    ranks: usize,
-    microbatches: usize,
-    costs: Vec<[u64; 3]>,
-    transfer: u64,
-    memory: [f64; 3],
-    limit: f64,
-}
-
-impl Problem {
-    /// The problem of `auto` at this size. Its fields have been validated.
-    pub(super) fn new(auto: &ZbAuto, size: Size, limit: f64) -> Self {
-        let of_rank = |rank: usize| auto.costs[rank.min(auto.costs.len() - 1)];
-        let largest = (0..size.ranks).flat_map(of_rank).fold(auto.transfer, f64::max);
-        let tick = 10_f64.powf(largest.log10().floor() - 6.0).max(f64::MIN_POSITIVE);
-        let ticks = |cost: f64| (cost / tick).round() as u64;
-        let (all, kept) = (auto.activation, auto.weight_activation);
-        Self {
-            ranks: size.ranks,
-            microbatches: size.microbatches,
-            costs: (0..size.ranks).map(|rank| of_rank(rank).map(ticks)).collect(),
-            transfer: ticks(auto.transfer),
-            memory: [all, kept - all, -kept],
-            // Sums of many activations are rounded; a limit of exactly that many must still fit them.
-            limit: limit * (1.0 + 1e-9),
-        }
-    }
+    pub(super) ranks: usize,
+    pub(super) microbatches: usize,
+    /// Ticks of F, I and W on each rank.
+    pub(super) costs: Vec<[u64; 3]>,
+    pub(super) transfer: u64,
+    /// The memory that F, I and W take; negative if they free some.
+    pub(super) memory: [f64; 3],
+    pub(super) limit: f64,
 }
 
 /// The three choices; all combinations are tried.

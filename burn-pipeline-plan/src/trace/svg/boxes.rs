@@ -1,8 +1,7 @@
 //! The contents of a rank's row: hatched background, boxes for computations, bars for transfers and collectives.
 
 use super::drawing::Drawing;
-use super::layout::{LANE, LEFT, TITLE};
-use super::paint::{escape, hex, luminance};
+use super::style::{LANE, LEFT, TITLE, escape, hex, lighter, luminance};
 use crate::plan::{Action, StageId, Task};
 use crate::trace::axis::short;
 use crate::trace::event::Event;
@@ -84,7 +83,7 @@ impl Drawing<'_> {
         let peers: Vec<&StageId> = stages.iter().filter(|s| s.route() == task.stage().route()).collect();
         let chunk = peers.iter().position(|&&stage| stage == task.stage()).unwrap_or(0);
         let light = if peers.len() < 2 { 0.0 } else { 0.6 * chunk as f64 / (peers.len() - 1).max(1) as f64 };
-        Kind::of(task).colour().map(|c| (f64::from(c) + (255.0 - f64::from(c)) * light).round() as u8)
+        lighter(Kind::of(task).colour(), light)
     }
 
     pub(super) fn bars(&mut self) {

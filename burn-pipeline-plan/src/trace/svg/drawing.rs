@@ -1,7 +1,6 @@
 //! The drawing: the order of its parts, positions of times and ranks, and the SVG text so far.
 
-use super::layout::{GAP, LANE, LEFT, RIGHT, TITLE, digits};
-use super::options::SvgOptions;
+use super::style::{GAP, LANE, LEFT, RIGHT, SvgOptions, TITLE, digits};
 use crate::plan::StageId;
 use crate::trace::event::{Event, Track};
 use crate::trace::kind::{chunks, is_compute};

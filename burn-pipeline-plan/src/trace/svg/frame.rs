@@ -1,8 +1,7 @@
 //! Axis, legend, and the definitions of patterns.
 
 use super::drawing::Drawing;
-use super::layout::{FONT, LEFT};
-use super::paint::{escape, hex};
+use super::style::{FONT, LEFT, escape, hex, lighter};
 use crate::plan::Task;
 use crate::trace::axis::{short, ticks};
 use crate::trace::kind::{Kind, is_compute};
@@ -69,7 +68,7 @@ impl Drawing<'_> {
     pub(super) fn finish(self) -> String {
         let (width, height) = (self.options.width, self.bottom + 10.0);
         let forward = Kind::Forward.colour();
-        let light = hex(forward.map(|c| (f64::from(c) + (255.0 - f64::from(c)) * 0.6).round() as u8));
+        let light = hex(lighter(forward, 0.6));
         format!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height:.0}" viewBox="0 0 {width:.0} {height:.0}" font-family="{FONT}">
 <defs>

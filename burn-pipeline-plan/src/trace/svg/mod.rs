@@ -13,8 +13,6 @@
 mod boxes;
 mod drawing;
 mod frame;
-mod layout;
-mod options;
-mod paint;
+mod style;
 
-pub use options::SvgOptions;
+pub use style::SvgOptions;

@@ -8,7 +8,6 @@ use crate::plan::check::error::CheckError;
 use crate::plan::edges::{Edges, Side};
 use crate::plan::op::Op;
 use crate::plan::rows::Plan;
-use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
 use crate::plan::vocabulary::VocabularyLayers;
 use crate::plan::waiting::Waiting;
@@ -119,12 +118,8 @@ impl Unlowered<'_> {
             let on = (0..self.next.len()).find(|&rank| !begun(rank))?;
             return Some(Waiting { rank, step, action, needs, on });
         }
-        let forward = task.op() == Op::Forward;
-        let index = task.stage().index().saturating_add_signed(if forward { -1 } else { 1 });
-        let stage = StageId::in_route(task.stage().route(), index);
-        let needs = Task::new(stage, if forward { Op::Forward } else { Op::Backward }, task.microbatch()?);
-        let needs = self.plan.as_written(needs);
-        Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(stage) })
+        let needs = self.plan.as_written(self.plan.input_of(task.of_microbatch()?)?.into());
+        Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(needs.stage()) })
     }
 }
 
