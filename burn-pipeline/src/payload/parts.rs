@@ -81,29 +81,32 @@ impl Payload {
         Ok(Self(self.0.into_iter().map(map).collect::<Result<_, E>>()?))
     }
 
+    /// The same payload with every tensor replaced by a function that cannot fail.
+    pub(crate) fn map(self, mut f: impl FnMut(AnyTensor) -> AnyTensor) -> Self {
+        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(f(tensor)));
+        payload
+    }
+
     /// The same payload without autodiff.
     pub(crate) fn inner(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.inner()));
-        payload
+        self.map(AnyTensor::inner)
     }
 
     /// The same payload for another thread: see [`AnyTensor::unshared`] and [`run_waiting`].
     pub(crate) fn unshared(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.unshared()));
+        let payload = self.map(AnyTensor::unshared);
         run_waiting(payload.tensors());
         payload
     }
 
     /// The same payload on the receiving thread: see [`AnyTensor::taken`].
     pub(crate) fn taken(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.taken()));
-        payload
+        self.map(AnyTensor::taken)
     }
 
     /// The same payload in memory of its own: see [`AnyTensor::copied`].
     pub(crate) fn copied(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.copied()));
-        payload
+        self.map(AnyTensor::copied)
     }
 
     /// The size of its tensors in bytes.

@@ -1,13 +1,11 @@
 //! Kinds, element types and sizes of a payload, without its tensors' values: what is expected at a stage's boundary.
 //! Of a plain value only the type is expected.
 
-use super::any_tensor::AnyTensor;
 use super::cut_over::CutOver;
 use super::host_value::HostValue;
 use super::parts::{Payload, PayloadPart};
 use super::tensor_spec::TensorSpec;
 use super::values::Boundary;
-use burn::tensor::Shape;
 
 #[cfg(test)]
 mod tests;
@@ -112,7 +110,7 @@ impl PayloadSpec {
     pub(crate) fn join(&self, other: &Self) -> Option<Self> {
         let both = |(one, other): (&SpecPart, &SpecPart)| match (one, other) {
             (SpecPart::Tensor(one), SpecPart::Tensor(other)) => {
-                let alike = one.kind == other.kind && one.dtype == other.dtype && one.dims.len() == other.dims.len();
+                let alike = one.dtype == other.dtype && one.dims.len() == other.dims.len();
                 let dims = one.dims.iter().zip(&other.dims).map(|(a, b)| a.filter(|_| a == b)).collect();
                 alike.then_some(SpecPart::Tensor(TensorSpec { dims, ..one.clone() }))
             }
@@ -190,15 +188,4 @@ impl PayloadSpec {
         }
         None
     }
-}
-
-/// A payload of zeros (false for booleans) with another's tensors and tags; `resize` may change the shape of each
-/// tensor.
-pub(crate) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
-    let zeros = |place: usize, tensor: AnyTensor| {
-        let shape = resize(place, tensor.shape());
-        Ok::<_, std::convert::Infallible>(tensor.zeros(shape))
-    };
-    let Ok(zeros) = payload.clone().map_tensors(zeros);
-    zeros
 }

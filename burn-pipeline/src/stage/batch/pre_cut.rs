@@ -3,8 +3,7 @@
 use super::microbatches::Microbatches;
 use super::split::{Cuttable, MicrobatchError, Split};
 use super::whole::Batch;
-use crate::payload::zeros_like;
-use burn::tensor::Shape;
+use std::convert::Infallible;
 
 impl Batch {
     /// A batch made of given microbatches. Each has its own shape, target, extras and split rules, and counts by its
@@ -53,14 +52,14 @@ impl Microbatches {
         let batch = self.piece_batch(0);
         let samples = count * (self.size(0) + more);
         let zeros = |part: &Cuttable| {
-            let resize = |tensor: usize, mut shape: Shape| {
-                match part.rule(tensor) {
-                    Split::Dim(dim) => shape[dim] = samples,
-                    Split::Replicate => {}
+            let Ok(payload) = part.payload.clone().map_tensors(|index, tensor| {
+                let mut shape = tensor.shape();
+                if let Split::Dim(dim) = part.rule(index) {
+                    shape[dim] = samples;
                 }
-                shape
-            };
-            Cuttable { payload: zeros_like(&part.payload, resize), splits: part.splits.clone() }
+                Ok::<_, Infallible>(tensor.zeros(shape))
+            });
+            Cuttable { payload, splits: part.splits.clone() }
         };
         let extras = batch.extras.iter().map(|(name, extra)| (name.clone(), zeros(extra))).collect();
         let (input, target) = (zeros(&batch.input), batch.target.as_ref().map(zeros));
