@@ -81,32 +81,32 @@ impl Payload {
         Ok(Self(self.0.into_iter().map(map).collect::<Result<_, E>>()?))
     }
 
-    /// The same payload with every tensor replaced by a function that cannot fail.
-    pub(crate) fn map(self, mut f: impl FnMut(AnyTensor) -> AnyTensor) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(f(tensor)));
+    /// Like [`Payload::map_tensors`], with a function that cannot fail.
+    pub(crate) fn map(self, mut f: impl FnMut(usize, AnyTensor) -> AnyTensor) -> Self {
+        let Ok(payload) = self.map_tensors(|position, tensor| Ok::<_, Infallible>(f(position, tensor)));
         payload
     }
 
     /// The same payload without autodiff.
     pub(crate) fn inner(self) -> Self {
-        self.map(AnyTensor::inner)
+        self.map(|_, tensor| tensor.inner())
     }
 
     /// The same payload for another thread: see [`AnyTensor::unshared`] and [`run_waiting`].
     pub(crate) fn unshared(self) -> Self {
-        let payload = self.map(AnyTensor::unshared);
+        let payload = self.map(|_, tensor| tensor.unshared());
         run_waiting(payload.tensors());
         payload
     }
 
     /// The same payload on the receiving thread: see [`AnyTensor::taken`].
     pub(crate) fn taken(self) -> Self {
-        self.map(AnyTensor::taken)
+        self.map(|_, tensor| tensor.taken())
     }
 
     /// The same payload in memory of its own: see [`AnyTensor::copied`].
     pub(crate) fn copied(self) -> Self {
-        self.map(AnyTensor::copied)
+        self.map(|_, tensor| tensor.copied())
     }
 
     /// The size of its tensors in bytes.

@@ -3,7 +3,6 @@
 use super::microbatches::Microbatches;
 use super::split::{Cuttable, MicrobatchError, Split};
 use super::whole::Batch;
-use std::convert::Infallible;
 
 impl Batch {
     /// A batch made of given microbatches. Each has its own shape, target, extras and split rules, and counts by its
@@ -49,21 +48,19 @@ impl Microbatches {
     /// # Errors
     /// Returns no error after a successful cut; the type is shared with the other parts.
     pub fn zeros(&self, count: usize, more: usize) -> Result<Self, MicrobatchError> {
-        let batch = self.piece_batch(0);
+        let batch = self.piece_batch(0).clone();
         let samples = count * (self.size(0) + more);
-        let zeros = |part: &Cuttable| {
-            let Ok(payload) = part.payload.clone().map_tensors(|index, tensor| {
+        let zeros = |part: Cuttable| {
+            let payload = part.payload.clone().map(|index, tensor| {
                 let mut shape = tensor.shape();
                 if let Split::Dim(dim) = part.rule(index) {
                     shape[dim] = samples;
                 }
-                Ok::<_, Infallible>(tensor.zeros(shape))
+                tensor.zeros(shape)
             });
-            Cuttable { payload, splits: part.splits.clone() }
+            Cuttable { payload, ..part }
         };
-        let extras = batch.extras.iter().map(|(name, extra)| (name.clone(), zeros(extra))).collect();
-        let (input, target) = (zeros(&batch.input), batch.target.as_ref().map(zeros));
-        Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new(), misplaced: None }.cut(count)
+        batch.map_parts(zeros).cut(count)
     }
 }
 
