@@ -334,6 +334,17 @@ impl AnyTensor {
         Ok(hasher.finish())
     }
 
+    /// Adds its element type, shape and elements' bits to a checksum (waits for the device).
+    ///
+    /// # Errors
+    /// Returns the device's message if it reports a failure.
+    pub(crate) fn add_to(&self, checksum: &mut crc32fast::Hasher) -> Result<(), String> {
+        let data = self.to_data()?;
+        checksum.update(format!("{:?}{:?}", data.dtype(), data.shape()).as_bytes());
+        checksum.update(data.as_bytes());
+        Ok(())
+    }
+
     /// Copies its elements to the host (waits for the device).
     ///
     /// # Errors
