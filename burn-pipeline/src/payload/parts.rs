@@ -50,6 +50,11 @@ impl Payload {
         self.0.push_back(PayloadPart::Tag(tag));
     }
 
+    /// Appends all parts of another payload.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     /// Its parts.
     pub fn parts(&self) -> impl Iterator<Item = &PayloadPart> {
         self.0.iter()

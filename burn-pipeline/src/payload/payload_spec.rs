@@ -1,6 +1,7 @@
 //! Kinds, element types and sizes of a payload, without its tensors' values: what is expected at a stage's boundary.
 //! Of a plain value only the type is expected.
 
+use super::any_tensor::AnyTensor;
 use super::cut_over::CutOver;
 use super::host_value::HostValue;
 use super::parts::{Payload, PayloadPart};
@@ -87,6 +88,15 @@ impl PayloadSpec {
     /// The spec of a payload.
     pub fn of_payload(payload: &Payload) -> Self {
         Self(payload.parts().map(SpecPart::of).collect())
+    }
+
+    /// A payload with these tags and plain values, and with other tensors in the places of its tensors.
+    pub(crate) fn filled(&self, mut tensors: impl Iterator<Item = AnyTensor>) -> Payload {
+        Payload::from_parts(self.0.iter().filter_map(|part| match part {
+            SpecPart::Tensor(_) => tensors.next().map(PayloadPart::Tensor),
+            SpecPart::Host(value) => Some(PayloadPart::Host(value.clone())),
+            SpecPart::Tag(number) => Some(PayloadPart::Tag(*number)),
+        }))
     }
 
     /// A spec of given parts.

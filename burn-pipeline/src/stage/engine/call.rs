@@ -30,7 +30,7 @@ impl ForwardCall {
     }
 }
 
-/// What a training forward returns, without autodiff.
+/// What a training forward gives.
 #[derive(Clone, Debug)]
 pub(crate) enum ForwardOutput {
     /// The outputs, for the next stage.
@@ -45,6 +45,22 @@ impl ForwardOutput {
         match self {
             ForwardOutput::Activations(output) => (Some(output), None),
             ForwardOutput::Loss(loss) => (None, Some(*loss)),
+        }
+    }
+
+    /// The tensors that a backward starts from: the outputs, or the loss.
+    pub(super) fn roots(&self) -> Vec<AnyTensor> {
+        match self {
+            ForwardOutput::Activations(payload) => payload.tensors().cloned().collect(),
+            ForwardOutput::Loss(loss) => vec![loss.value.clone()],
+        }
+    }
+
+    /// The same without autodiff.
+    pub(super) fn inner(self) -> Self {
+        match self {
+            ForwardOutput::Activations(payload) => ForwardOutput::Activations(payload.inner()),
+            ForwardOutput::Loss(loss) => ForwardOutput::Loss(Box::new(loss.inner())),
         }
     }
 

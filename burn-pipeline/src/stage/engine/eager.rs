@@ -15,13 +15,12 @@
 use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use super::casts::{Casts, refuse_given};
 use super::contract::{Engine, EngineState};
-use super::function::{StageCode, TrackedOutput, strategy_of};
+use super::function::{StageCode, strategy_of};
 use super::recording::{Recorded, Signature};
 use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
 use crate::ops::{Deferral, HeldOutputs, OutputGradient};
 use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
-use crate::stage::batch::LossPart;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
@@ -180,10 +179,10 @@ impl Eager {
         call.target = call.target.map(|target| constant(target, strategy));
         let deferral = self.defers.then(Deferral::default);
         let computed = match &deferral {
-            Some(deferral) => deferral.scope(|| code.train(call)),
-            None => code.train(call),
-        };
-        let (outcome, tracked) = detached(computed?);
+            Some(deferral) => deferral.scope(|| code.function.train(code.module, call)),
+            None => code.function.train(code.module, call),
+        }?;
+        let (tracked, outcome) = (computed.roots(), computed.inner());
         let kept =
             if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
         let spec = |t: &AnyTensor| OutputSpec {
@@ -206,8 +205,7 @@ impl Eager {
         call.target = call.target.map(|target| constant(target, strategy));
         // Keep the device an autodiff device: layers such as dropout read from it that they are training. Without
         // gradients for the module's parameters nothing is tracked, so nothing is held.
-        let computed = code.function.train(&code.module.clone().no_grad(), call)?;
-        Ok(detached(computed).0)
+        Ok(code.function.train(&code.module.clone().no_grad(), call)?.inner())
     }
 
     /// Checks the types of what a forward gave, if it could not be recorded.
@@ -291,23 +289,6 @@ fn attach(
 /// Puts a payload's tensors under autodiff, without gradients of theirs.
 fn constant(payload: Payload, strategy: GradientCheckpointingStrategy) -> Payload {
     attach(payload, strategy, |_| false, &mut Vec::new())
-}
-
-/// What the forward returns, and the same tensors with their graph.
-fn detached(computed: TrackedOutput) -> (ForwardOutput, Vec<AnyTensor>) {
-    match computed {
-        TrackedOutput::Output(payload) => detach(payload),
-        TrackedOutput::Loss(loss) => {
-            let value = AnyTensor::new(loss.value.clone());
-            (ForwardOutput::Loss(Box::new(LossPart::from(*loss))), vec![value])
-        }
-    }
-}
-
-/// The payload without autodiff, and the same tensors with their graph.
-fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
-    let tracked: Vec<AnyTensor> = payload.tensors().cloned().collect();
-    (ForwardOutput::Activations(payload.inner()), tracked)
 }
 
 /// Takes the gradients of a module's parameters, in visiting order.

@@ -1,8 +1,8 @@
 //! A stage as a function of tensors: the module's forward and, on the last stage, the loss.
 
-use super::call::ForwardCall;
+use super::call::{ForwardCall, ForwardOutput};
 use crate::payload::{Boundary, BoundaryError, Kinds, Payload};
-use crate::stage::batch::{Loss, Weight};
+use crate::stage::batch::{Loss, LossPart, Weight};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use burn::module::Module;
@@ -63,15 +63,6 @@ pub(crate) fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> 
 }
 
 pub(crate) type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + Send + Sync>;
-
-/// What a training forward computes, still under autodiff.
-#[derive(Debug)]
-pub(crate) enum TrackedOutput {
-    /// The outputs.
-    Output(Payload),
-    /// The loss over them.
-    Loss(Box<Loss>),
-}
 
 /// The forward of a stage's module, followed by the user's loss on the last stage.
 pub(crate) struct StageFunction<M: Stage> {
@@ -176,21 +167,21 @@ impl<M: Stage> StageFunction<M> {
         }
     }
 
-    /// What a training forward computes: the loss on a stage that ends its route, else the outputs.
-    pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
+    /// What a training forward computes, under autodiff: the loss on a stage that ends its route, else the outputs.
+    pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         let output = self.output(module, call.microbatch, call.input, call.extra)?;
-        if call.ends_route {
-            let (output, kept) = match self.keeps_output {
-                false => (output, None),
-                true => {
-                    let kept = output.into_payload();
-                    (M::Output::from_payload(kept.clone()).map_err(StageError::Input)?, Some(kept))
-                }
-            };
-            let loss = self.loss(output, call.target)?;
-            return Ok(TrackedOutput::Loss(Box::new(Loss { output: kept, ..loss })));
+        if !call.ends_route {
+            return Ok(ForwardOutput::Activations(output.into_payload()));
         }
-        Ok(TrackedOutput::Output(output.into_payload()))
+        let (output, kept) = match self.keeps_output {
+            false => (output, None),
+            true => {
+                let kept = output.into_payload();
+                (M::Output::from_payload(kept.clone()).map_err(StageError::Input)?, Some(kept))
+            }
+        };
+        let loss = self.loss(output, call.target)?;
+        Ok(ForwardOutput::Loss(Box::new(LossPart { output: kept, ..loss.into() })))
     }
 }
 
@@ -198,13 +189,6 @@ impl<M: Stage> StageFunction<M> {
 pub(crate) struct StageCode<'a, M: Stage> {
     pub(crate) function: &'a StageFunction<M>,
     pub(crate) module: &'a M,
-}
-
-impl<M: Stage> StageCode<'_, M> {
-    /// What a training forward computes.
-    pub(crate) fn train(&self, call: ForwardCall) -> Result<TrackedOutput, StageError> {
-        self.function.train(self.module, call)
-    }
 }
 
 /// The checkpointing strategy of a module's parameters: inputs must carry the same one.

@@ -9,7 +9,7 @@
 //!
 //! All of this runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
-use super::output_spec::{OutputSpec, WeightSource, structure};
+use super::output_spec::OutputSpec;
 use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
 use crate::ops::{HeldOutputs, OutputGradient};
 use crate::panics::quietly;
@@ -18,9 +18,8 @@ use crate::program::{
     CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
     placeholder,
 };
-use crate::stage::batch::Weight;
 use crate::stage::engine::call::ForwardCall;
-use crate::stage::engine::function::{StageCode, TrackedOutput, has_read_microbatch, strategy_of};
+use crate::stage::engine::function::{StageCode, has_read_microbatch, strategy_of};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::{Drawn, drawing};
@@ -142,7 +141,10 @@ fn trace<M: Stage>(
     let target = target.map(|target| attach(target, &|_| false)).transpose()?.map(|(target, _)| target);
     let computed = code.function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
     let changes_buffers = changes_buffers(module, parameters, &leaves);
-    let (outputs, output) = outputs(computed, &mut edges)?;
+    let outputs = computed.roots();
+    let (output, given) = OutputSpec::of(computed);
+    edges.outputs = given.tensors().map(|tensor| edge(tensor.as_dispatch())).collect::<Result<_, _>>()?;
+    drop(given);
     if changes_buffers {
         return Ok(Traced { edges, output, changes_buffers });
     }
@@ -192,39 +194,6 @@ fn attach(
         Ok::<_, String>(leaf)
     })?;
     Ok((attached, leaves))
-}
-
-/// The tensors that a backward starts from, recorded as edges, and what the forward returns.
-fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutputSpec), String> {
-    let (outputs, shape) = match computed {
-        TrackedOutput::Output(payload) => {
-            (payload.tensors().cloned().collect(), OutputSpec::Output(structure(&payload)))
-        }
-        TrackedOutput::Loss(loss) => {
-            let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
-            edges.outputs.push(edge(value.as_dispatch())?);
-            let weight = match weight {
-                None => WeightSource::None,
-                Some(Weight::Host(weight)) => WeightSource::Host(weight),
-                Some(Weight::Device(weight)) => {
-                    edges.outputs.push(edge(weight.as_dispatch())?);
-                    WeightSource::Device
-                }
-            };
-            if let Some(observed) = loss.observed.clone() {
-                edges.outputs.push(edge(AnyTensor::new(observed).as_dispatch())?);
-            }
-            for output in loss.output.iter().flat_map(Payload::tensors) {
-                edges.outputs.push(edge(output.as_dispatch())?);
-            }
-            let output = loss.output.as_ref().map(structure);
-            return Ok((vec![value], OutputSpec::Loss(weight, loss.observed.is_some(), output)));
-        }
-    };
-    for output in &outputs {
-        edges.outputs.push(edge(AnyTensor::as_dispatch(output))?);
-    }
-    Ok((outputs, shape))
 }
 
 fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
