@@ -12,7 +12,7 @@
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
 //! 6. A forward that casts to a type that the device does not compute in is refused before it runs ([`Casts`]).
 
-use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
+use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients, check_gradients, held_outputs};
 use super::casts::{Casts, refuse_given};
 use super::contract::{Engine, EngineState};
 use super::function::{StageCode, strategy_of};
@@ -20,7 +20,7 @@ use super::recording::{Recorded, Signature};
 use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
 use crate::ops::{Deferral, HeldOutputs, OutputGradient};
-use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
+use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
@@ -28,17 +28,9 @@ use crate::stage::state::{GradientStore, WeightGradients, each_float};
 use burn::backend::autodiff::grads::Gradients as GraphGradients;
 use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::Module;
-use burn::tensor::{DType, GradientCheckpointingStrategy, Shape};
+use burn::tensor::{DType, Shape};
 use std::collections::HashMap;
-
-/// Shape and element type of an output whose storage is released.
-#[derive(Debug)]
-struct OutputSpec {
-    shape: Shape,
-    dtype: DType,
-    /// True if it can have a gradient.
-    differentiable: bool,
-}
+use std::convert::Infallible;
 
 /// What is held of a microbatch between its forward and its backward.
 struct HeldForward {
@@ -46,7 +38,8 @@ struct HeldForward {
     leaves: Vec<Option<AnyTensor>>,
     /// Nodes of the outputs that can have a gradient; `None` if there is no backward to run.
     nodes: Option<HeldOutputs>,
-    outputs: Vec<OutputSpec>,
+    /// Shape and element type of each output that can have a gradient; their storage is released.
+    outputs: Vec<Option<(Shape, DType)>>,
     /// The outputs themselves, if they are kept until the backward.
     _kept: Vec<AnyTensor>,
     /// What deferring layers leave to `W`.
@@ -113,22 +106,10 @@ impl Eager {
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
     fn run_backward(&mut self, call: BackwardCall) -> Result<(Gradients, HeldBackward), StageError> {
         let held = self.held.remove(&call.microbatch).ok_or(StageError::NotHeld)?;
-        let seeds = call.seeds;
-        if seeds.len() != held.outputs.len() {
-            return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
-        }
-        let mut given = Vec::new();
-        for (output, (spec, seed)) in held.outputs.iter().zip(seeds).enumerate() {
-            if !spec.differentiable {
-                continue;
-            }
-            if let Some(seed) = seed.as_ref().filter(|seed| seed.shape() != spec.shape || seed.dtype() != spec.dtype) {
-                let got = format!("{:?} of {:?}", seed.shape(), seed.dtype());
-                let expected = format!("{:?} of {:?}", spec.shape, spec.dtype);
-                return Err(StageError::GradientSpec { output, got, expected });
-            }
-            given.push(seed.map(|seed| OutputGradient::new(seed.into_dispatch())));
-        }
+        let specs = held.outputs.iter().map(|output| output.as_ref().map(|(shape, dtype)| (shape, *dtype)));
+        check_gradients(&call.seeds, specs)?;
+        let given = call.seeds.into_iter().zip(&held.outputs).filter(|(_, output)| output.is_some());
+        let given = given.map(|(seed, _)| seed.map(|seed| OutputGradient::new(seed.into_dispatch()))).collect();
         let deferral = held.deferral;
         let Some(root) = held.nodes.and_then(|nodes| nodes.seed(given)) else {
             return Ok((held.leaves.iter().map(|_| None).collect(), HeldBackward { gradients: None, deferral }));
@@ -164,19 +145,11 @@ impl Eager {
     fn run_forward<M: Stage>(
         &mut self,
         code: &StageCode<'_, M>,
-        mut call: ForwardCall,
+        call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
         let microbatch = call.microbatch;
         let strategy = strategy_of(code.module);
-        let mut leaves = Vec::new();
-        let (of_input, of_extras) = (call.wants_input_gradient, std::mem::take(&mut call.extra_gradients));
-        call.input = attach(call.input, strategy, |_| of_input, &mut leaves);
-        let mut extras = Vec::new();
-        call.extra = attach(call.extra, strategy, |tensor| of_extras.get(tensor) == Some(&true), &mut extras);
-        if !of_extras.is_empty() {
-            leaves.append(&mut extras);
-        }
-        call.target = call.target.map(|target| constant(target, strategy));
+        let Ok((call, leaves)) = call.with_leaves(|tensor, wanted| Ok::<_, Infallible>(tensor.leaf(strategy, wanted)));
         let deferral = self.defers.then(Deferral::default);
         let computed = match &deferral {
             Some(deferral) => deferral.scope(|| code.function.train(code.module, call)),
@@ -185,24 +158,16 @@ impl Eager {
         let (tracked, outcome) = (computed.roots(), computed.inner());
         let kept =
             if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
-        let spec = |t: &AnyTensor| OutputSpec {
-            shape: t.shape(),
-            dtype: t.dtype(),
-            differentiable: t.kind() == TensorKind::Float,
-        };
+        let spec = |output: &AnyTensor| (output.kind() == TensorKind::Float).then(|| (output.shape(), output.dtype()));
         let outputs = tracked.iter().map(spec).collect();
-        let floats =
-            tracked.into_iter().filter(|t| t.kind() == TensorKind::Float).map(AnyTensor::into_dispatch).collect();
-        let nodes = HeldOutputs::new(floats);
+        let nodes = held_outputs(tracked);
         self.held.insert(microbatch, HeldForward { leaves, nodes, outputs, _kept: kept, deferral });
         Ok(outcome)
     }
 
-    fn run_forward_only<M: Stage>(code: &StageCode<'_, M>, mut call: ForwardCall) -> Result<ForwardOutput, StageError> {
+    fn run_forward_only<M: Stage>(code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         let strategy = strategy_of(code.module);
-        call.input = constant(call.input, strategy);
-        call.extra = constant(call.extra, strategy);
-        call.target = call.target.map(|target| constant(target, strategy));
+        let Ok((call, _)) = call.with_leaves(|tensor, _| Ok::<_, Infallible>(tensor.leaf(strategy, false)));
         // Keep the device an autodiff device: layers such as dropout read from it that they are training. Without
         // gradients for the module's parameters nothing is tracked, so nothing is held.
         Ok(code.function.train(&code.module.clone().no_grad(), call)?.inner())
@@ -266,29 +231,6 @@ impl EngineState for Eager {
         self.held.clear();
         self.halfway.clear();
     }
-}
-
-/// Puts a payload's tensors under autodiff. Float ones become leaves if their gradient is wanted; these are
-/// collected in `leaves`.
-fn attach(
-    payload: Payload,
-    strategy: GradientCheckpointingStrategy,
-    tracked: impl Fn(usize) -> bool,
-    leaves: &mut Vec<Option<AnyTensor>>,
-) -> Payload {
-    let attach = |part| {
-        let PayloadPart::Tensor(tensor) = part else { return part };
-        let tracked = tracked(leaves.len());
-        let leaf = tensor.leaf(strategy, tracked);
-        leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
-        PayloadPart::Tensor(leaf)
-    };
-    Payload::from_parts(payload.into_parts().map(attach))
-}
-
-/// Puts a payload's tensors under autodiff, without gradients of theirs.
-fn constant(payload: Payload, strategy: GradientCheckpointingStrategy) -> Payload {
-    attach(payload, strategy, |_| false, &mut Vec::new())
 }
 
 /// Takes the gradients of a module's parameters, in visiting order.

@@ -3,7 +3,7 @@
 use super::replayable::Replayable;
 use crate::payload::{AnyTensor, Payload, PayloadPart};
 use crate::program::{NO_REPLAY, Phase, Program, ProgramError, Replay, Sums, interpreter, is_like, spec};
-use crate::stage::engine::call::{ForwardCall, Gradients};
+use crate::stage::engine::call::{ForwardCall, Gradients, check_gradients};
 use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
 use crate::stage::state::GradientStore;
@@ -134,20 +134,10 @@ impl MicrobatchRun {
     pub(super) fn seed(&mut self, seeds: Gradients, phase: Phase) -> Result<(), StageError> {
         let stage = self.stage.clone();
         let program = stage.programs.program(phase);
-        let expected = stage.output.outputs();
-        if seeds.len() != expected {
-            return Err(StageError::GradientCount { got: seeds.len(), expected });
-        }
-        for (output, (edge, seed)) in stage.programs.edges.seeds.iter().zip(seeds).enumerate() {
-            let Some(edge) = edge else { continue };
-            if let Some(seed) = &seed
-                && (seed.shape() != edge.shape || seed.dtype() != edge.dtype)
-            {
-                let text = |shape: &burn::tensor::Shape, dtype| format!("{shape:?} of {dtype:?}");
-                let (got, expected) = (text(&seed.shape(), seed.dtype()), text(&edge.shape, edge.dtype));
-                return Err(StageError::GradientSpec { output, got, expected });
-            }
-            if program.reads(edge) {
+        let edges = &stage.programs.edges.seeds;
+        check_gradients(&seeds, edges.iter().map(|edge| edge.as_ref().map(|edge| (&edge.shape, edge.dtype))))?;
+        for (edge, seed) in edges.iter().zip(seeds) {
+            if let Some(edge) = edge.as_ref().filter(|edge| program.reads(edge)) {
                 let zero = || {
                     let device = self.device.clone().inner();
                     Dispatch::float_zeros(edge.shape.clone(), device.as_dispatch(), edge.dtype.into())
