@@ -5,7 +5,7 @@
 //!
 //! 1. A captured stage is recorded anyway, and checked when its programs are made ([`refuse_types`]).
 //! 2. A forward under plain autodiff is recorded before it runs, once for each signature, if the device lacks any
-//!    float type ([`Casts::refuse`]). A recording runs the user's code once more and computes nothing; a counter
+//!    float type ([`SeededDraws::refuse_casts`]). A recording runs the user's code once more and computes nothing; a counter
 //!    in the forward then counts once too often, as it does when a capture is tried. Devices that lack no type, and
 //!    Flex, need no recording.
 //! 3. If a forward cannot be recorded, or must not be ([`Stage::skip_capture`]), and in evaluations, only the stage's
@@ -24,34 +24,26 @@ use burn::tensor::{DType, Device};
 /// The float types that a device may lack.
 const TYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F64];
 
-/// Whether the forwards of a stage are checked.
-#[derive(Default)]
-pub(super) struct Casts {
-    /// True if the device lacks a type; `None` before the first forward.
-    lacking: Option<bool>,
-}
-
-impl Casts {
+impl SeededDraws {
     /// Refuses a forward that computes in a type that its device does not compute in, as far as it can be recorded.
-    pub(super) fn refuse<M: Stage>(
+    pub(super) fn refuse_casts<M: Stage>(
         &mut self,
-        recordings: &mut SeededDraws,
         code: &StageCode<'_, M>,
         call: &ForwardCall,
     ) -> Result<(), StageError> {
-        if self.lacking == Some(false) || recordings.unseen {
+        if self.lacks_a_type == Some(false) || self.unseen {
             return Ok(());
         }
         let parameters = Parameters::of(code.module);
-        if !*self.lacking.get_or_insert_with(|| lacks_a_type(&parameters.device(call))) {
+        if !*self.lacks_a_type.get_or_insert_with(|| lacks_a_type(&parameters.device(call))) {
             return Ok(());
         }
         let signature = Signature::new(call, &parameters, &[]);
-        if !recordings.known.contains_key(&signature)
-            && let Some(recorded) = recordings.try_record(code, call, &parameters)?
+        if !self.known.contains_key(&signature)
+            && let Some(recorded) = self.try_record(code, call, &parameters)?
         {
             refuse_types(&recorded)?;
-            recordings.learn(signature, &recorded);
+            self.learn(signature, &recorded);
         }
         Ok(())
     }

@@ -10,19 +10,19 @@
 //! 4. With a seed, forwards draw only from it ([`SeededDraws`]).
 //! 5. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): deferring layers leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
-//! 6. A forward that casts to a type that the device does not compute in is refused before it runs ([`Casts`]).
+//! 6. A forward that casts to a type that the device does not compute in is refused before it runs (`casts`).
 
 use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients, check_gradients, held_outputs};
-use super::casts::{Casts, refuse_given};
+use super::casts::refuse_given;
 use super::contract::{Engine, EngineState};
 use super::function::{StageCode, strategy_of};
-use super::recording::{Recorded, Signature};
 use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
 use crate::ops::{Deferral, HeldOutputs, OutputGradient};
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
+use crate::stage::options::StageOptions;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::{GradientStore, WeightGradients, each_float};
 use burn::backend::autodiff::grads::Gradients as GraphGradients;
@@ -57,7 +57,7 @@ struct HeldBackward {
 #[derive(Default)]
 pub(crate) struct Eager {
     /// Why the stage runs this way.
-    reason: String,
+    reason: &'static str,
     /// True if outputs are held until their backward, as in a plain autodiff loop.
     keeps_outputs: bool,
     /// True if layers may defer their weight gradients.
@@ -66,41 +66,16 @@ pub(crate) struct Eager {
     held: HashMap<usize, HeldForward>,
     halfway: HashMap<usize, HeldBackward>,
     /// Forwards that draw random numbers from a seed, and what recordings have shown.
-    seeded: SeededDraws,
-    /// Whether the types are checked that forwards cast to.
-    casts: Casts,
+    pub(super) seeded: SeededDraws,
 }
 
 impl Eager {
-    /// An engine that reports this reason.
-    pub(crate) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), ..Self::default() }
-    }
-
-    /// Sets whether outputs are held until their backward.
-    pub(crate) fn keeping_outputs(self, keeps: bool) -> Self {
-        Self { keeps_outputs: keeps, ..self }
-    }
-
-    /// Sets whether layers may defer their weight gradients, for plans that split.
-    pub(crate) fn deferring(self, defers: bool) -> Self {
-        Self { defers, ..self }
-    }
-
-    /// Sets whether other ranks wait for this one inside its forwards: always, and if they draw from a seed.
-    pub(crate) fn awaited(mut self, always: bool, if_seeded: bool) -> Self {
-        (self.seeded.awaited, self.seeded.awaited_if_seeded) = (always, if_seeded);
-        self
-    }
-
-    /// Remembers what a recorded forward draws, and that its types were checked.
-    pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) {
-        self.seeded.learn(signature, recorded);
-    }
-
-    /// Stops recording forwards, because another engine has tried in vain.
-    pub(super) fn cannot_record(&mut self) {
-        self.seeded.unseen = true;
+    /// An engine that reports this reason. `splits` says whether the plan splits backwards, so that layers may defer
+    /// their weight gradients.
+    pub(crate) fn new(reason: &'static str, options: &StageOptions, splits: bool, keeps_outputs: bool) -> Self {
+        let (awaited, awaited_if_seeded) = (options.grouped, options.spread);
+        let seeded = SeededDraws { awaited, awaited_if_seeded, ..SeededDraws::default() };
+        Self { reason, keeps_outputs, defers: splits, seeded, ..Self::default() }
     }
 
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
@@ -184,7 +159,7 @@ impl Eager {
 
 impl<M: Stage> Engine<M> for Eager {
     fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(&mut self.seeded, code, &call)?;
+        self.seeded.refuse_casts(code, &call)?;
         let mut seeded = std::mem::take(&mut self.seeded);
         let given = seeded.run(code, call, |call| self.run_forward(code, call));
         self.seeded = seeded;
@@ -192,16 +167,21 @@ impl<M: Stage> Engine<M> for Eager {
     }
 
     fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(&mut self.seeded, code, &call)?;
+        self.seeded.refuse_casts(code, &call)?;
         let given = self.seeded.run(code, call, |call| Self::run_forward_only(code, call))?;
         self.checked(given)
     }
 
-    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
+    fn backward(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: BackwardCall,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError> {
         let (microbatch, whole) = (call.microbatch, call.whole);
         let (inputs, halfway) = self.run_backward(call)?;
         match whole {
-            true => store.add(microbatch, self.finish(module, halfway)?),
+            true => store.add(microbatch, self.finish(code.module, halfway)?),
             false => drop(self.halfway.insert(microbatch, halfway)),
         }
         Ok(inputs)
@@ -216,7 +196,7 @@ impl<M: Stage> Engine<M> for Eager {
 
 impl EngineState for Eager {
     fn report(&self) -> EngineReport {
-        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason.clone()) }
+        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason) }
     }
 
     fn set_forward_seed(&mut self, seed: ForwardSeed) {

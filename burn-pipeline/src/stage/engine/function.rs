@@ -71,24 +71,7 @@ pub(crate) struct StageFunction<M: Stage> {
     /// The kinds of its input and its output.
     kinds: [Kinds; 2],
     /// True if losses are returned with the outputs that they were computed from.
-    keeps_output: bool,
-}
-
-impl<M: Stage> Clone for StageFunction<M> {
-    fn clone(&self) -> Self {
-        Self {
-            loss: self.loss.clone(),
-            checks: self.checks.clone(),
-            kinds: self.kinds.clone(),
-            keeps_output: self.keeps_output,
-        }
-    }
-}
-
-impl<M: Stage> std::fmt::Debug for StageFunction<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StageFunction").field("loss", &self.loss.is_some()).finish()
-    }
+    pub(in crate::stage) keeps_output: bool,
 }
 
 impl<M: Stage> StageFunction<M> {
@@ -123,11 +106,6 @@ impl<M: Stage> StageFunction<M> {
     /// output.
     pub(crate) fn described(self, input: PayloadCheck, extra: PayloadCheck, kinds: [Kinds; 2]) -> Self {
         Self { checks: BatchChecks { input, extra, ..self.checks }, kinds, ..self }
-    }
-
-    /// Sets whether training forwards return outputs besides their loss.
-    pub(crate) fn keep_output(&mut self, keep: bool) {
-        self.keeps_output = keep;
     }
 
     /// Checks of what the stage reads from the batch.

@@ -67,6 +67,8 @@ pub(super) struct SeededDraws {
     /// none of them can wait for that.
     pub(super) awaited_if_seeded: bool,
     capture: Option<Device>,
+    /// True if the device lacks a float type; `None` before the first forward.
+    pub(super) lacks_a_type: Option<bool>,
     /// What forwards draw that were recorded, and whose types were checked.
     pub(super) known: HashMap<Signature, Drawn>,
     /// True if a recording was refused, and forwards may run without one.

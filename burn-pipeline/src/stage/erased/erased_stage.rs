@@ -128,7 +128,8 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
-        self.choose_engine(split, splits, keep_outputs);
+        self.chosen = (split, splits, keep_outputs);
+        self.make_engine();
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
@@ -161,7 +162,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn backward(&mut self, call: BackwardCall) -> Result<Gradients, StageError> {
-        self.engine.backward(Self::present(&self.module)?, call, &mut self.store)
+        self.engine.backward(&Self::code(&self.function, &self.module)?, call, &mut self.store)
     }
 
     fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError> {
@@ -177,7 +178,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn start_backward(&mut self, call: BackwardCall) -> Result<Started<Gradients>, StageError> {
-        self.engine.start_backward(Self::present(&self.module)?, call, &mut self.store)
+        self.engine.start_backward(&Self::code(&self.function, &self.module)?, call, &mut self.store)
     }
 
     fn complete_backward(&mut self) -> Result<Gradients, StageError> {
@@ -251,8 +252,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
                 self.module = leaves.map(|module| self.rounded(module));
                 if renamed {
                     // Recordings give gradients by the identifiers of before.
-                    let (split, splits, keep_outputs) = self.chosen;
-                    self.choose_engine(split, splits, keep_outputs);
+                    self.make_engine();
                 }
                 Self::present(&self.module).map(drop)
             }
@@ -276,8 +276,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
         // if the ranks that hold the stage compare their recordings, some have done so in the failed call, and others
         // not.
         if self.options.members.is_some() || !self.engine.report().captured {
-            let (split, splits, keep_outputs) = self.chosen;
-            self.choose_engine(split, splits, keep_outputs);
+            self.make_engine();
         }
     }
 }

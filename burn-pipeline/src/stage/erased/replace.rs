@@ -182,8 +182,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
         (self.forward_state, self.masters.ruled) = (OnceCell::new(), None);
         self.module = Ok(self.rounded(new));
         self.forget();
-        let (split, splits, keep_outputs) = self.chosen;
-        self.choose_engine(split, splits, keep_outputs);
+        self.make_engine();
     }
 
     fn withdraw_module(&mut self) {

@@ -84,7 +84,7 @@ impl Captured {
         let made = match recorded {
             Ok(recorded) if recorded.changes_buffers => {
                 refuse_types(&recorded)?;
-                self.eager.learn(Signature::new(call, parameters, &[]), &recorded);
+                self.eager.seeded.learn(Signature::new(call, parameters, &[]), &recorded);
                 self.refuse(CHANGES_BUFFERS.to_owned())?
             }
             Ok(recorded) => {
@@ -95,7 +95,7 @@ impl Captured {
             }
             Err(Refusal::Stage(error)) => return Err(error),
             Err(Refusal::Cannot(reason)) => {
-                self.eager.cannot_record();
+                self.eager.seeded.unseen = true;
                 self.refuse(reason)?
             }
         };

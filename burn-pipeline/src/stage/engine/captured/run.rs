@@ -6,11 +6,10 @@ use super::replayable::Replayable;
 use super::running_program::RunningProgram;
 use crate::program::{Phase, StagePrograms};
 use crate::stage::engine::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
-use crate::stage::engine::contract::{Engine, EngineState};
+use crate::stage::engine::contract::{Direction, Engine, EngineState, Started};
 use crate::stage::engine::function::StageCode;
 use crate::stage::engine::recording::Parameters;
 use crate::stage::engine::report::{ActivationBytes, EngineReport};
-use crate::stage::engine::work::{Direction, Started};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
@@ -85,8 +84,13 @@ impl<M: Stage> Engine<M> for Captured {
         self.again.contains_key(&microbatch)
     }
 
-    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
-        match self.start_backward(module, call, store)? {
+    fn backward(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: BackwardCall,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError> {
+        match self.start_backward(code, call, store)? {
             Started::Pieces(_) => self.complete_backward(store),
             Started::Finished(given) => Ok(given),
         }
@@ -131,15 +135,15 @@ impl<M: Stage> Engine<M> for Captured {
 
     fn start_backward(
         &mut self,
-        module: &M,
+        code: &StageCode<'_, M>,
         call: BackwardCall,
         store: &mut GradientStore,
     ) -> Result<Started<Gradients>, StageError> {
         let microbatch = call.microbatch;
         let Some(mut run) = self.forwarded.remove(&microbatch) else {
-            return self.eager.start_backward(module, call, store);
+            return self.eager.start_backward(code, call, store);
         };
-        run.load(Phase::Forward, || Parameters::of(module))?;
+        run.load(Phase::Forward, || Parameters::of(code.module))?;
         let absent = run.stage.absent(&call.seeds);
         self.unused.clone_from(&absent);
         let mut run = self.without(run, absent);
