@@ -73,8 +73,7 @@ impl Eager {
     /// An engine that reports this reason. `splits` says whether the plan splits backwards, so that layers may defer
     /// their weight gradients.
     pub(crate) fn new(reason: &'static str, options: &StageOptions, splits: bool, keeps_outputs: bool) -> Self {
-        let (awaited, awaited_if_seeded) = (options.grouped, options.spread);
-        let seeded = SeededDraws { awaited, awaited_if_seeded, ..SeededDraws::default() };
+        let seeded = SeededDraws::new(options);
         Self { reason, keeps_outputs, defers: splits, seeded, ..Self::default() }
     }
 

@@ -24,6 +24,7 @@ use super::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
+use crate::stage::options::StageOptions;
 use crate::stage::random::{Drawn, ForwardSeed, RngProbe, device_generator, drawing};
 use crate::stage::state::{Names, each_float, named_weights, with_weights};
 use burn::module::{Module, ParamId};
@@ -62,10 +63,10 @@ pub(super) fn refuse_draws(recorded: &Recorded, seeded: bool) -> Result<(), Stag
 pub(super) struct SeededDraws {
     pub(super) seed: ForwardSeed,
     /// True if other ranks wait for this one inside its forwards: its tensor-parallel group.
-    pub(super) awaited: bool,
+    awaited: bool,
     /// True if expert-parallel replicas do. Without a seed, forwards do not take turns at the device's generator, so
     /// none of them can wait for that.
-    pub(super) awaited_if_seeded: bool,
+    awaited_if_seeded: bool,
     capture: Option<Device>,
     /// True if the device lacks a float type; `None` before the first forward.
     pub(super) lacks_a_type: Option<bool>,
@@ -76,6 +77,10 @@ pub(super) struct SeededDraws {
 }
 
 impl SeededDraws {
+    pub(super) fn new(options: &StageOptions) -> Self {
+        Self { awaited: options.grouped, awaited_if_seeded: options.spread, ..Self::default() }
+    }
+
     /// Remembers what a recorded call draws, whose types were checked.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) -> Drawn {
         let drawn = recorded.drawn();
