@@ -53,11 +53,6 @@ impl GradientStore {
         Self::new(self.accumulation).widening(self.wide)
     }
 
-    /// A gradient in the type of its sum.
-    fn summand(&self, gradient: AnyTensor) -> AnyTensor {
-        if self.wide { gradient.widened() } else { gradient }
-    }
-
     /// A sum that was made in f32, in the type of the sums of gradients of type `own`.
     pub(in crate::stage) fn as_sum(&self, sum: AnyTensor, own: DType) -> AnyTensor {
         if self.wide { sum } else { sum.cast(own) }
@@ -107,16 +102,10 @@ impl GradientStore {
             return;
         };
         // A sum of two numbers does not depend on their order; a sum of three would.
-        let mut both: HashMap<ParamId, AnyTensor> = HashMap::new();
-        for (id, gradient) in first.into_iter().chain(gradients) {
-            let gradient = self.summand(gradient);
-            let sum = match both.remove(&id) {
-                Some(sum) => sum.plus(gradient),
-                None => gradient,
-            };
-            both.insert(id, sum);
-        }
-        self.add(microbatch, both.into_iter().collect());
+        let mut both = self.emptied();
+        both.sum(first);
+        both.sum(gradients);
+        self.add(microbatch, both.sums.into_iter().collect());
     }
 
     /// Returns true if gradients of this microbatch would be added to the sums now, and not held back.
@@ -124,14 +113,10 @@ impl GradientStore {
         self.accumulation == Accumulation::AsTheyCome || self.next == microbatch
     }
 
-    /// Adds gradients that are already sums over microbatches.
-    pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
-        self.sum(gradients);
-    }
-
-    fn sum(&mut self, gradients: WeightGradients) {
+    /// Adds gradients to the sums now.
+    pub(in crate::stage) fn sum(&mut self, gradients: WeightGradients) {
         for (id, gradient) in gradients {
-            let gradient = self.summand(gradient);
+            let gradient = if self.wide { gradient.widened() } else { gradient };
             let sum = match self.sums.remove(&id) {
                 Some(sum) => sum.plus(gradient),
                 None => gradient,
