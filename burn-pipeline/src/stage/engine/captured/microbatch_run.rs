@@ -169,7 +169,7 @@ impl MicrobatchRun {
         let program = stage.programs.program(phase);
         let own = stage.programs.edges.weight_gradients.iter().filter(|(_, gradient)| program.gives_once(gradient));
         for (place, gradient) in own {
-            let parameter = stage.parameter(*place);
+            let parameter = stage.parameters[*place];
             let alike = |sum: &AnyTensor| sum.shape() == gradient.shape && sum.dtype() == gradient.dtype;
             if store.get(parameter).is_some_and(alike)
                 && let Some(sum) = store.remove(parameter)
@@ -189,7 +189,7 @@ impl MicrobatchRun {
         let stage = self.stage.clone();
         let (mut sums, mut gradients) = (Vec::new(), Vec::new());
         for ((place, edge), value) in stage.programs.edges.weight_gradients.iter().zip(given) {
-            let (parameter, value) = (stage.parameter(*place), AnyTensor::from_dispatch(value));
+            let (parameter, value) = (stage.parameters[*place], AnyTensor::from_dispatch(value));
             match self.sums.remove(&edge.id) {
                 Some(None) => sums.push((parameter, value)),
                 borrowed => {
@@ -199,7 +199,7 @@ impl MicrobatchRun {
                 }
             }
         }
-        store.add_merged(sums);
+        store.sum(sums);
         store.add(microbatch, gradients);
     }
 }

@@ -10,7 +10,7 @@
 //! All of this runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
 use super::output_spec::OutputSpec;
-use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
+use super::parameters::{Parameters, captured_module, float_edges, lowered_module};
 use crate::ops::OutputGradient;
 use crate::panics::quietly;
 use crate::payload::{AnyTensor, TensorKind};
@@ -129,7 +129,7 @@ fn trace<M: Stage>(
 ) -> Result<Traced, Refusal> {
     let strategy = strategy_of(code.module);
     let (module, leaves) = captured_module(code.module, parameters, device, strategy)?;
-    let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
+    let mut edges = Edges { parameters: leaves.iter().map(edge).collect::<Result<_, _>>()?, ..Edges::default() };
     let (call, inputs) = call.clone().with_leaves(|tensor, wanted| {
         let plain = placeholder(&tensor.shape(), tensor.dtype(), device);
         edges.inputs.push(edge(&plain)?);
