@@ -14,7 +14,7 @@
 
 use super::call::ForwardCall;
 use super::function::StageCode;
-use super::recording::{Parameters, Recorded, Signature};
+use super::recording::{Parameters, Recorded};
 use super::seeded::SeededDraws;
 use crate::payload::{AnyTensor, computes_in, is_cubecl};
 use crate::stage::error::StageError;
@@ -34,18 +34,9 @@ impl SeededDraws {
         if self.lacks_a_type == Some(false) || self.unseen {
             return Ok(());
         }
-        let parameters = Parameters::of(code.module);
-        if !*self.lacks_a_type.get_or_insert_with(|| lacks_a_type(&parameters.device(call))) {
-            return Ok(());
-        }
-        let signature = Signature::new(call, &parameters, &[]);
-        if !self.known.contains_key(&signature)
-            && let Some(recorded) = self.try_record(code, call, &parameters)?
-        {
-            refuse_types(&recorded)?;
-            self.learn(signature, &recorded);
-        }
-        Ok(())
+        let device = || Parameters::of(code.module).device(call);
+        let lacks_a_type = *self.lacks_a_type.get_or_insert_with(|| lacks_a_type(&device()));
+        if lacks_a_type { self.inspect(code, call, |_| true, refuse_types) } else { Ok(()) }
     }
 }
 
@@ -57,21 +48,21 @@ fn lacks_a_type(device: &Device) -> bool {
 
 /// Refuses a recorded forward and backward that compute in a float type that the device does not compute in.
 pub(super) fn refuse_types(recorded: &Recorded) -> Result<(), StageError> {
-    let types = recorded.recording.float_types().into_iter();
-    types.map(|(operation, dtype)| (format!("its operation `{operation}`"), dtype)).try_for_each(|(place, dtype)| {
-        computes_in(&recorded.device, dtype).map_err(|why| refused(&recorded.device, place, dtype, &why))
-    })
+    let types = recorded.recording.float_types();
+    types
+        .into_iter()
+        .try_for_each(|(operation, dtype)| check(&recorded.device, dtype, || format!("its operation `{operation}`")))
 }
 
 /// Refuses results of a float type that their device does not compute in.
 pub(in crate::stage) fn refuse_given<'a>(given: impl Iterator<Item = &'a AnyTensor>) -> Result<(), StageError> {
-    given.filter(|tensor| tensor.dtype().is_float()).try_for_each(|tensor| {
-        let (device, dtype) = (tensor.device(), tensor.dtype());
-        computes_in(&device, dtype).map_err(|why| refused(&device, "what it gives".to_owned(), dtype, &why))
-    })
+    let mut floats = given.filter(|tensor| tensor.dtype().is_float());
+    floats.try_for_each(|tensor| check(&tensor.device(), tensor.dtype(), || "what it gives".to_owned()))
 }
 
-fn refused(device: &Device, place: String, dtype: DType, why: &str) -> StageError {
-    let why = format!("{:?} does not compute: {why}", device.clone().inner());
-    StageError::ElementType { place: place.into(), dtype, why: why.into() }
+fn check(device: &Device, dtype: DType, place: impl FnOnce() -> String) -> Result<(), StageError> {
+    computes_in(device, dtype).map_err(|why| {
+        let why = format!("{:?} does not compute: {why}", device.clone().inner());
+        StageError::ElementType { place: place().into(), dtype, why: why.into() }
+    })
 }

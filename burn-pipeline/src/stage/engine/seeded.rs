@@ -71,7 +71,7 @@ pub(super) struct SeededDraws {
     /// True if the device lacks a float type; `None` before the first forward.
     pub(super) lacks_a_type: Option<bool>,
     /// What forwards draw that were recorded, and whose types were checked.
-    pub(super) known: HashMap<Signature, Drawn>,
+    known: HashMap<Signature, Drawn>,
     /// True if a recording was refused, and forwards may run without one.
     pub(super) unseen: bool,
 }
@@ -138,7 +138,8 @@ impl SeededDraws {
         let seeded = generator.is_some();
         match seeded {
             true => refuse_draws(&self.recorded(code, &call)?, seeded)?,
-            false => self.refuse_unseeded(code, &call)?,
+            // Each rank would draw different numbers.
+            false => self.inspect(code, &call, Drawn::is_empty, |recorded| refuse_draws(recorded, false))?,
         }
         let (given, drawn) = drawing(generator, || run(call));
         match drawn.is_empty() || seeded {
@@ -147,16 +148,20 @@ impl SeededDraws {
         }
     }
 
-    /// Refuses a forward that draws without a seed, as far as it can be recorded: each rank would draw different
-    /// numbers.
-    fn refuse_unseeded<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<(), StageError> {
+    /// Checks a forward as far as it can be recorded; one whose signature is known not to need it is not recorded.
+    pub(super) fn inspect<M: Stage>(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: &ForwardCall,
+        is_checked: impl FnOnce(&Drawn) -> bool,
+        check: impl FnOnce(&Recorded) -> Result<(), StageError>,
+    ) -> Result<(), StageError> {
         let parameters = Parameters::of(code.module);
         let signature = Signature::new(call, &parameters, &[]);
-        if self.known.get(&signature).is_some_and(Drawn::is_empty) {
-            return Ok(());
-        }
-        if let Some(recorded) = self.try_record(code, call, &parameters)? {
-            refuse_draws(&recorded, false)?;
+        if !self.known.get(&signature).is_some_and(is_checked)
+            && let Some(recorded) = self.try_record(code, call, &parameters)?
+        {
+            check(&recorded)?;
             self.learn(signature, &recorded);
         }
         Ok(())
@@ -188,7 +193,7 @@ impl SeededDraws {
     }
 
     /// Records a forward if it can be recorded; once one cannot, no other is tried.
-    pub(super) fn try_record<M: Stage>(
+    fn try_record<M: Stage>(
         &mut self,
         code: &StageCode<'_, M>,
         call: &ForwardCall,
