@@ -56,8 +56,9 @@ impl SpecPart {
         }
     }
 
-    fn is_mark(&self) -> bool {
-        matches!(self, SpecPart::Tag(tag) if CutOver::of(*tag).is_some())
+    /// The mark, if it is one.
+    fn mark(&self) -> Option<CutOver> {
+        if let SpecPart::Tag(tag) = self { CutOver::of(*tag) } else { None }
     }
 }
 
@@ -73,7 +74,7 @@ impl std::fmt::Display for SpecPart {
 
 impl std::fmt::Display for PayloadSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let places = (0..self.0.len()).filter(|&place| !self.0[place].is_mark());
+        let places = (0..self.0.len()).filter(|&place| self.0[place].mark().is_none());
         let parts: Vec<String> = places.map(|place| self.described(place)).collect();
         write!(f, "({})", parts.join("; "))
     }
@@ -138,7 +139,7 @@ impl PayloadSpec {
 
     /// The entries of a list of optional tensors, which describes gradients; `None` if this is not such a list.
     pub(crate) fn optional_tensors(&self) -> Option<Vec<Option<&TensorSpec>>> {
-        let mut parts = self.0.iter().filter(|part| !part.is_mark());
+        let mut parts = self.0.iter().filter(|part| part.mark().is_none());
         let Some(SpecPart::Tag(length)) = parts.next() else { return None };
         let mut list = Vec::new();
         while let Some(part) = parts.next() {
@@ -156,10 +157,7 @@ impl PayloadSpec {
 
     /// Describes a part in words; a mark and the tensor after it count as one.
     fn described(&self, place: usize) -> String {
-        let cut = |place: usize| match self.0.get(place) {
-            Some(SpecPart::Tag(tag)) => CutOver::of(*tag),
-            _ => None,
-        };
+        let cut = |place: usize| self.0.get(place).and_then(SpecPart::mark);
         match (self.0.get(place), self.0.get(place + 1)) {
             (Some(SpecPart::Tensor(tensor)), _) => tensor.described(place.checked_sub(1).and_then(cut)),
             (Some(SpecPart::Tag(_)), Some(SpecPart::Tensor(tensor))) if cut(place).is_some() => {
@@ -172,11 +170,7 @@ impl PayloadSpec {
 
     /// Returns true if there is a tensor at this index, or the mark of one.
     fn has_tensor(&self, place: usize) -> bool {
-        match self.0.get(place) {
-            Some(SpecPart::Tensor(_)) => true,
-            Some(SpecPart::Tag(tag)) => CutOver::of(*tag).is_some(),
-            _ => false,
-        }
+        self.0.get(place).is_some_and(|part| matches!(part, SpecPart::Tensor(_)) || part.mark().is_some())
     }
 
     /// Returns the first part that does not fit what is expected.
