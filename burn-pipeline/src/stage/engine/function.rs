@@ -67,9 +67,10 @@ pub(crate) type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, Boundar
 /// The forward of a stage's module, followed by the user's loss on the last stage.
 pub(crate) struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
-    checks: BatchChecks,
+    /// Checks of what the stage reads from the batch.
+    pub(in crate::stage) checks: BatchChecks,
     /// The kinds of its input and its output.
-    kinds: [Kinds; 2],
+    pub(in crate::stage) kinds: [Kinds; 2],
     /// True if losses are returned with the outputs that they were computed from.
     pub(in crate::stage) keeps_output: bool,
 }
@@ -106,16 +107,6 @@ impl<M: Stage> StageFunction<M> {
     /// output.
     pub(crate) fn described(self, input: PayloadCheck, extra: PayloadCheck, kinds: [Kinds; 2]) -> Self {
         Self { checks: BatchChecks { input, extra, ..self.checks }, kinds, ..self }
-    }
-
-    /// Checks of what the stage reads from the batch.
-    pub(crate) fn batch_checks(&self) -> BatchChecks {
-        self.checks.clone()
-    }
-
-    /// The kinds of its input and its output.
-    pub(crate) fn kinds(&self) -> [Kinds; 2] {
-        self.kinds.clone()
     }
 
     /// The module's outputs for a microbatch.

@@ -11,7 +11,6 @@ use crate::stage::engine::{
 use crate::stage::error::StageError;
 use crate::stage::module::{Stage, after_step};
 use crate::stage::options::StageOptions;
-use crate::stage::random::ForwardSeed;
 use crate::stage::state::{
     Accumulation, GradientStore, as_leaves, collected, free_abandoned, parameter_ids, retie, step_in_model,
     steps_by_element, trained,
@@ -49,10 +48,6 @@ pub(crate) trait ErasedStage: ReplaceModule + StageWeights + Send {
     fn engine(&self) -> &dyn EngineState;
     /// The engine, to be changed.
     fn engine_mut(&mut self) -> &mut dyn EngineState;
-    /// Sets the seed that the forwards of the next batches draw random numbers from.
-    fn set_forward_seed(&mut self, seed: ForwardSeed) {
-        self.engine_mut().set_forward_seed(seed);
-    }
 
     /// Runs a forward as in training, and holds what its backward needs.
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
@@ -104,7 +99,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn kinds(&self) -> [Kinds; 2] {
-        self.function.kinds()
+        self.function.kinds.clone()
     }
 
     fn refused(&self) -> Option<StageError> {
@@ -116,7 +111,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn batch_checks(&self) -> BatchChecks {
-        self.function.batch_checks()
+        self.function.checks.clone()
     }
 
     fn options(&self) -> &StageOptions {
@@ -154,7 +149,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
         let module = Self::present(&self.module)?.valid();
         let output = self.function.output(&module, call.microbatch, call.input, call.extra)?.into_payload();
         refuse_given(output.tensors())?;
-        if self.batch_checks().target.is_none() || call.target.is_none() {
+        if self.function.checks.target.is_none() || call.target.is_none() {
             return Ok((output, None));
         }
         let given = M::Output::from_payload(output.clone()).map_err(StageError::Input)?;

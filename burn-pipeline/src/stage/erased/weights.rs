@@ -6,7 +6,7 @@ use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
     NamedParameter, NamedWeight, ParameterState, StageState, float_weights, forward_state, merged_weights,
-    named_parameters, named_weights, optimizer_state, values, with_optimizer_state, with_weights,
+    named_parameters, named_weights, optimizer_state, unshared, values, with_optimizer_state, with_weights,
 };
 use burn::module::{Module, ParamId};
 use std::any::Any;
@@ -171,8 +171,6 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn module(&self) -> Box<dyn Any + Send> {
-        let unshared = |weight: NamedWeight| (weight.id, weight.value.unshared());
-        let weights = self.named_weights().into_iter().map(unshared).collect();
-        Box::new(self.whole().ok().map(|module| with_weights(module, &weights)))
+        Box::new(self.whole().ok().map(unshared))
     }
 }

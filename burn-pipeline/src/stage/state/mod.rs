@@ -40,4 +40,4 @@ pub(super) use optimizer::optimizer_state;
 pub(crate) use optimizer::{ParameterState, StageState, StateValue, with_optimizer_state};
 pub use shared_error::SharedError;
 pub use weights::{NamedWeight, named_weights, with_weights};
-pub(super) use weights::{float_weights, merged_weights, values};
+pub(super) use weights::{float_weights, merged_weights, unshared, values};

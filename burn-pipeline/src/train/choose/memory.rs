@@ -95,7 +95,7 @@ impl Builder {
         let members = (context.group.size() > 1).then(|| -> Members { Arc::new(|_| ()) });
         let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.settings.outputs, members))?
             .ok_or(MeasureError::NoStages)?;
-        held.set_forward_seed(ForwardSeed::new(self.seed));
+        held.engine_mut().set_forward_seed(ForwardSeed::new(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
         // The first stage that trains has no `I`: `W` is its whole backward.
         let alone = index > 0 && walk.first_trained == Some(index);
