@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// One microbatch between the first program and the last one.
 pub(super) struct MicrobatchRun {
+    /// The microbatch's index in the whole batch.
+    pub(super) microbatch: usize,
     pub(super) stage: Arc<Replayable>,
     replay: Box<dyn Replay>,
     pub(super) device: Device,
@@ -43,8 +45,8 @@ impl MicrobatchRun {
         if let Some(generator) = generator {
             replay.draw_from(generator);
         }
-        let (sums, unloaded) = (Sums::new(), false);
-        let mut run = Self { replay, device, stage: stage.clone(), reached: None, sums, unloaded };
+        let (microbatch, sums, unloaded) = (call.microbatch, Sums::new(), false);
+        let mut run = Self { microbatch, replay, device, stage: stage.clone(), reached: None, sums, unloaded };
         let edges = &stage.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
         let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
@@ -161,8 +163,8 @@ impl MicrobatchRun {
 
     /// Takes sums out of the store for a program to add weight gradients to, if the store would now add this
     /// microbatch's.
-    pub(super) fn borrow_sums(&mut self, microbatch: usize, phase: Phase, store: &mut GradientStore) {
-        if !self.is_whole() || !store.adds_now(microbatch) {
+    pub(super) fn borrow_sums(&mut self, phase: Phase, store: &mut GradientStore) {
+        if !self.is_whole() || !store.adds_now(self.microbatch) {
             return;
         }
         let stage = self.stage.clone();
@@ -180,12 +182,7 @@ impl MicrobatchRun {
     }
 
     /// Gives the weight gradients of a program's results to the store, and returns borrowed sums.
-    pub(super) fn store_weights(
-        &mut self,
-        microbatch: usize,
-        given: impl Iterator<Item = DispatchTensor>,
-        store: &mut GradientStore,
-    ) {
+    pub(super) fn store_weights(&mut self, given: impl Iterator<Item = DispatchTensor>, store: &mut GradientStore) {
         let stage = self.stage.clone();
         let (mut sums, mut gradients) = (Vec::new(), Vec::new());
         for ((place, edge), value) in stage.programs.edges.weight_gradients.iter().zip(given) {
@@ -200,7 +197,7 @@ impl MicrobatchRun {
             }
         }
         store.sum(sums);
-        store.add(microbatch, gradients);
+        store.add(self.microbatch, gradients);
     }
 }
 

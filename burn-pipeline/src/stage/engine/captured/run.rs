@@ -40,9 +40,8 @@ impl Captured {
         parameters: Parameters,
     ) -> Result<RunningProgram, StageError> {
         let generator = if stage.draws() { self.seed.generator(call.microbatch) } else { None };
-        let microbatch = call.microbatch;
         let run = MicrobatchRun::start(stage, call, parameters, generator)?;
-        Ok(RunningProgram::new(run, microbatch, Phase::Forward))
+        Ok(RunningProgram::new(run, Phase::Forward))
     }
 }
 
@@ -59,12 +58,11 @@ impl<M: Stage> Engine<M> for Captured {
         match self.programs_for(code, &call, &parameters)? {
             None => self.eager.forward_only(code, call),
             Some(stage) => {
-                let begun = self.replay(stage, call, parameters)?;
-                let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
+                let (run, outputs) = self.replay(stage, call, parameters)?.finish()?;
                 if run.stage.draws() && !self.seed.is_set() {
                     return Err(StageError::Unsupported(DRAWS.to_owned()));
                 }
-                self.again.insert(microbatch, run.stage.clone());
+                self.again.insert(run.microbatch, run.stage.clone());
                 run.stage.output.forward_output(outputs)
             }
         }
@@ -102,9 +100,9 @@ impl<M: Stage> Engine<M> for Captured {
         };
         run.load(Phase::Input, || Parameters::of(module))?;
         let programs = run.stage.programs.clone();
-        run.borrow_sums(microbatch, Phase::Weight, store);
+        run.borrow_sums(Phase::Weight, store);
         let given = run.run(programs.weight())?;
-        run.store_weights(microbatch, given.into_iter(), store);
+        run.store_weights(given.into_iter(), store);
         Ok(())
     }
 
@@ -139,8 +137,7 @@ impl<M: Stage> Engine<M> for Captured {
         call: BackwardCall,
         store: &mut GradientStore,
     ) -> Result<Started<Gradients>, StageError> {
-        let microbatch = call.microbatch;
-        let Some(mut run) = self.forwarded.remove(&microbatch) else {
+        let Some(mut run) = self.forwarded.remove(&call.microbatch) else {
             return self.eager.start_backward(code, call, store);
         };
         run.load(Phase::Forward, || Parameters::of(code.module))?;
@@ -150,9 +147,9 @@ impl<M: Stage> Engine<M> for Captured {
         let phase = if call.whole { Phase::Backward } else { Phase::Input };
         run.seed(call.seeds, phase)?;
         if call.whole {
-            run.borrow_sums(microbatch, phase, store);
+            run.borrow_sums(phase, store);
         }
-        let begun = self.backward.insert(RunningProgram::new(run, microbatch, phase));
+        let begun = self.backward.insert(RunningProgram::new(run, phase));
         Ok(Started::Pieces(begun.left()))
     }
 }
@@ -191,21 +188,20 @@ impl EngineState for Captured {
     }
 
     fn complete_forward(&mut self) -> Result<ForwardOutput, StageError> {
-        let begun = self.forward.take().ok_or(StageError::NotHeld)?;
-        let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
+        let (run, outputs) = self.forward.take().ok_or(StageError::NotHeld)?.finish()?;
         let stage = run.stage.clone();
-        self.forwarded.insert(microbatch, run);
+        self.forwarded.insert(run.microbatch, run);
         stage.output.forward_output(outputs)
     }
 
     fn complete_backward(&mut self, store: &mut GradientStore) -> Result<Gradients, StageError> {
         let begun = self.backward.take().ok_or(StageError::NotHeld)?;
-        let (microbatch, phase, (mut run, given)) = (begun.microbatch, begun.phase, begun.finish()?);
+        let (phase, (mut run, given)) = (begun.phase, begun.finish()?);
         let mut given = given.into_iter();
         let inputs = run.input_gradients(&mut given);
         match phase {
-            Phase::Input => drop(self.halfway.insert(microbatch, run)),
-            _ => run.store_weights(microbatch, given, store),
+            Phase::Input => drop(self.halfway.insert(run.microbatch, run)),
+            _ => run.store_weights(given, store),
         }
         Ok(inputs)
     }
