@@ -10,7 +10,7 @@
 //! All of this runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
 use super::output_spec::OutputSpec;
-use super::parameters::{Parameters, captured_module, float_edges, lowered_module};
+use super::parameters::{ParameterSpec, Parameters, captured_module, float_edges, lowered_module};
 use crate::ops::OutputGradient;
 use crate::panics::quietly;
 use crate::payload::{AnyTensor, TensorKind};
@@ -18,7 +18,7 @@ use crate::program::{
     CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
     placeholder,
 };
-use crate::stage::engine::call::{ForwardCall, held_outputs};
+use crate::stage::engine::call::{ForwardCall, Gradients, held_outputs};
 use crate::stage::engine::function::{StageCode, has_read_microbatch, strategy_of};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
@@ -106,27 +106,20 @@ pub(in crate::stage::engine) fn record<M: Stage>(
         });
         scope.map(|scope| (scope, custom)).map_err(|error| error.to_string())
     })??;
-    let Traced { edges, output, changes_buffers } = traced?;
+    let (edges, output, changes_buffers) = traced?;
     let reads_microbatch = has_read_microbatch();
     let recording = Recording::new(recorded.graph.operations, recorded.values, edges, custom);
     Ok(Recorded { recording, output, changes_buffers, reads_microbatch, device, layer_draws })
 }
 
-/// What the trace of a forward and its backward found.
-struct Traced {
-    edges: Edges,
-    output: OutputSpec,
-    changes_buffers: bool,
-}
-
-/// Runs the stage on placeholders, in an open scope.
+/// Runs the stage on placeholders, in an open scope. Returns true if the forward changed a buffer.
 fn trace<M: Stage>(
     device: &Device,
     code: &StageCode<'_, M>,
     call: &ForwardCall,
     parameters: &Parameters,
     unused: &[usize],
-) -> Result<Traced, Refusal> {
+) -> Result<(Edges, OutputSpec, bool), Refusal> {
     let strategy = strategy_of(code.module);
     let (module, leaves) = captured_module(code.module, parameters, device, strategy)?;
     let mut edges = Edges { parameters: leaves.iter().map(edge).collect::<Result<_, _>>()?, ..Edges::default() };
@@ -141,13 +134,25 @@ fn trace<M: Stage>(
     let (output, given) = OutputSpec::of(computed);
     edges.outputs = given.tensors().map(|tensor| edge(tensor.as_dispatch())).collect::<Result<_, _>>()?;
     drop(given);
-    if changes_buffers {
-        return Ok(Traced { edges, output, changes_buffers });
+    if !changes_buffers {
+        trace_backward(device, outputs, &inputs, (&leaves, &parameters.specs), unused, &mut edges)?;
     }
+    Ok((edges, output, changes_buffers))
+}
+
+/// Runs the backward from placeholders for the gradients of the outputs.
+fn trace_backward(
+    device: &Device,
+    outputs: Vec<AnyTensor>,
+    inputs: &Gradients,
+    (leaves, specs): (&[DispatchTensor], &[ParameterSpec]),
+    unused: &[usize],
+    edges: &mut Edges,
+) -> Result<(), String> {
     edges.input_gradients = vec![None; inputs.len()];
     let Some(nodes) = held_outputs(outputs.clone()) else {
         edges.seeds = vec![None; outputs.len()];
-        return Ok(Traced { edges, output, changes_buffers });
+        return Ok(());
     };
     let mut given = Vec::new();
     for (place, output) in outputs.iter().enumerate() {
@@ -157,16 +162,16 @@ fn trace<M: Stage>(
         given.extend(seed.map(|seed| Some(OutputGradient::new(seed).likely_unused(unused.contains(&place)))));
     }
     drop(outputs);
-    let Some(root) = nodes.seed(given) else { return Ok(Traced { edges, output, changes_buffers }) };
+    let Some(root) = nodes.seed(given) else { return Ok(()) };
     let gradients = backward(&root)?;
     let of = |leaf: &Option<AnyTensor>| gradient(leaf.as_ref()?.as_dispatch(), &gradients);
     edges.input_gradients = inputs.iter().map(of).collect();
-    for (place, (leaf, spec)) in leaves.iter().zip(&parameters.specs).enumerate() {
+    for (place, (leaf, spec)) in leaves.iter().zip(specs).enumerate() {
         if spec.trainable && spec.same_as.is_none() {
             edges.weight_gradients.extend(gradient(leaf, &gradients).map(|gradient| (place, gradient)));
         }
     }
-    Ok(Traced { edges, output, changes_buffers })
+    Ok(())
 }
 
 /// Returns true if the forward changed a buffer.
