@@ -14,9 +14,7 @@ mod tests;
 /// One entry of a [`PayloadSpec`], for one part of the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SpecPart {
-    /// A tensor.
     Tensor(TensorSpec),
-    /// A plain value.
     Host(HostValue),
     /// A tag (whether an option is there, a list's length, a variant).
     Tag(usize),
@@ -40,9 +38,7 @@ pub struct PayloadSpec(Vec<SpecPart>);
 pub(crate) struct SpecMismatch {
     /// The index of the tensor, from 0; `None` if a tag differs.
     pub tensor: Option<usize>,
-    /// What was expected.
     pub expected: String,
-    /// What was received.
     pub got: String,
 }
 
@@ -100,7 +96,6 @@ impl PayloadSpec {
         }))
     }
 
-    /// A spec of given parts.
     pub(crate) fn from_parts(parts: impl IntoIterator<Item = SpecPart>) -> Self {
         Self(parts.into_iter().collect())
     }
@@ -132,7 +127,6 @@ impl PayloadSpec {
         parts.filter(|_| self.0.len() == other.0.len()).map(Self)
     }
 
-    /// The specs of the tensors.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         self.0.iter().filter_map(|part| if let SpecPart::Tensor(tensor) = part { Some(tensor) } else { None })
     }

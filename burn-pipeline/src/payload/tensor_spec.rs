@@ -7,14 +7,12 @@ use burn::tensor::DType;
 /// Element type and sizes of one tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TensorSpec {
-    /// Element type.
     pub dtype: DType,
     /// Size of each dimension; `None` stands for any.
     pub dims: Vec<Option<usize>>,
 }
 
 impl TensorSpec {
-    /// The spec of a tensor.
     pub(crate) fn of(tensor: &AnyTensor) -> Self {
         let dims = tensor.shape().iter().map(|&size| Some(size)).collect();
         Self { dtype: tensor.dtype(), dims }

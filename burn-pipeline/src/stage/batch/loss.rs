@@ -132,7 +132,6 @@ impl From<Tensor<1>> for Loss {
 /// One microbatch's loss as the executor receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct LossPart {
-    /// The loss.
     pub value: AnyTensor,
     /// Its weight, if the loss function gave one.
     pub weight: Option<Weight>,
@@ -199,7 +198,6 @@ impl LossPart {
         Ok(observed.to_data()?.iter::<f64>().collect())
     }
 
-    /// The loss, read from the device.
     pub(crate) fn read(&self) -> Result<f64, String> {
         first(&self.value)
     }

@@ -100,9 +100,6 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError>;
 
     /// Runs the forward of a microbatch again, after `forward_only`, and holds what its backward needs.
-    ///
-    /// # Errors
-    /// As `forward`.
     fn forward_again(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         self.forward(code, call)
     }

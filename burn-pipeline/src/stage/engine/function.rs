@@ -38,7 +38,6 @@ pub(crate) type PayloadCheck = Arc<dyn Fn(Payload) -> Result<(), BoundaryError> 
 pub(crate) struct BatchChecks {
     /// The input (only the first stage's comes from the batch).
     pub(crate) input: PayloadCheck,
-    /// The extras.
     pub(crate) extra: PayloadCheck,
     /// The target, if there is a loss.
     pub(crate) target: Option<PayloadCheck>,

@@ -179,12 +179,10 @@ impl<M: Stage> EngineState for Recompute<M> {
     }
 }
 
-/// Returns true if the module has a trained parameter.
 fn trains<M: Module>(module: &M) -> bool {
     named_parameters(module, &Names::default()).iter().any(|parameter| parameter.trainable)
 }
 
-/// The size of a call in bytes.
 fn bytes(call: &ForwardCall) -> usize {
     call.input.bytes() + call.extra.bytes() + call.target.as_ref().map_or(0, Payload::bytes)
 }

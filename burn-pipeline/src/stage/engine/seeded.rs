@@ -167,7 +167,6 @@ impl SeededDraws {
         Ok(())
     }
 
-    /// What a forward draws.
     fn drawn<M: Stage>(
         &mut self,
         code: &StageCode<'_, M>,
@@ -184,7 +183,6 @@ impl SeededDraws {
         Ok(self.learn(signature, &recorded))
     }
 
-    /// Records a forward.
     fn recorded<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<Recorded, StageError> {
         self.record(code, call, &Parameters::of(code.module)).map_err(|refusal| match refusal {
             Refusal::Stage(error) => error,

@@ -47,7 +47,6 @@ pub(crate) trait StageWeights {
     fn merged_weights(&self) -> Vec<NamedWeight>;
     /// What the module's forward can change (running statistics), in visiting order.
     fn forward_state(&self) -> Vec<NamedWeight>;
-    /// Returns true if the stage has an optimizer.
     fn has_optimizer(&self) -> bool;
     /// The optimizer's state, by parameter; `None` without an optimizer.
     fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;

@@ -37,7 +37,6 @@ pub(crate) struct GradientStore {
 }
 
 impl GradientStore {
-    /// An empty store.
     pub(crate) fn new(accumulation: Accumulation) -> Self {
         Self { accumulation, ..Self::default() }
     }
@@ -67,7 +66,6 @@ impl GradientStore {
         self.halves.clear();
     }
 
-    /// The order in which gradients are added.
     pub(crate) fn accumulation(&self) -> Accumulation {
         self.accumulation
     }
@@ -133,12 +131,10 @@ impl GradientStore {
         }
     }
 
-    /// The sum of one parameter.
     pub(crate) fn get(&self, id: ParamId) -> Option<&AnyTensor> {
         self.sums.get(&id)
     }
 
-    /// Replaces the sum of one parameter.
     pub(crate) fn set(&mut self, id: ParamId, gradient: AnyTensor) {
         self.sums.insert(id, gradient);
     }
@@ -149,12 +145,10 @@ impl GradientStore {
         self.sums.values().chain(early)
     }
 
-    /// Takes the sum of one parameter out.
     pub(crate) fn remove(&mut self, id: ParamId) -> Option<AnyTensor> {
         self.sums.remove(&id)
     }
 
-    /// Drops all gradients.
     pub(crate) fn clear(&mut self) {
         self.sums.clear();
         self.early.clear();

@@ -14,11 +14,8 @@ pub(crate) struct NamedParameter {
     pub(crate) path: String,
     /// Its name in the whole model.
     pub(crate) name: String,
-    /// Its identifier.
     pub(crate) id: ParamId,
-    /// Shape.
     pub(crate) shape: Vec<usize>,
-    /// Element type.
     pub(crate) dtype: DType,
     /// True if it gets gradients.
     pub(crate) trainable: bool,

@@ -18,7 +18,6 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 pub(super) struct Programs {
     limit: usize,
-    /// True if programs are compiled.
     compile: bool,
     /// Set if compiled programs round the operands of matmuls.
     rounded: Option<Bf16>,
@@ -125,7 +124,6 @@ impl Programs {
         made
     }
 
-    /// All programs that are kept.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Replayable>> {
         self.kept.iter().map(|known| &known.stage)
     }
