@@ -5,9 +5,9 @@
 //!
 //! 1. A captured stage is recorded anyway, and checked when its programs are made ([`refuse_types`]).
 //! 2. A forward under plain autodiff is recorded before it runs, once for each signature, if the device lacks any
-//!    float type ([`SeededDraws::refuse_casts`]). A recording runs the user's code once more and computes nothing; a counter
-//!    in the forward then counts once too often, as it does when a capture is tried. Devices that lack no type, and
-//!    Flex, need no recording.
+//!    float type ([`SeededDraws::refuse_casts`]). A recording runs the user's code once more and computes nothing; a
+//!    counter in the forward then counts once too often, as it does when a capture is tried. Devices that lack no
+//!    type, and Flex, need no recording.
 //! 3. If a forward cannot be recorded, or must not be ([`Stage::skip_capture`]), and in evaluations, only the stage's
 //!    outputs or its loss are checked ([`refuse_given`]). A second run of an evaluation could do harm: it may keep
 //!    tensors for the next one (keys and values).
