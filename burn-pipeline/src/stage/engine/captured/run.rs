@@ -4,7 +4,7 @@ use super::engine::Captured;
 use super::microbatch_run::MicrobatchRun;
 use super::replayable::Replayable;
 use super::running_program::RunningProgram;
-use crate::program::{Phase, StagePrograms};
+use crate::program::{Phase, Program, StagePrograms};
 use crate::stage::engine::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use crate::stage::engine::contract::{Direction, Engine, EngineState, Started};
 use crate::stage::engine::function::StageCode;
@@ -14,7 +14,7 @@ use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::{Accumulation, GradientStore};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const DRAWS: &str = "its forward draws random numbers, so its activations cannot be recomputed; give the pipeline a \
@@ -42,6 +42,12 @@ impl Captured {
         let generator = if stage.draws() { self.seed.generator(call.microbatch) } else { None };
         let run = MicrobatchRun::start(stage, call, parameters, generator)?;
         Ok(RunningProgram::new(run, Phase::Forward))
+    }
+
+    /// The program that each held microbatch ran last.
+    fn held_after(&self) -> impl Iterator<Item = &Program> {
+        let forwarded = self.forwarded.values().map(|run| run.stage.programs.program(Phase::Forward));
+        forwarded.chain(self.halfway.values().map(|run| run.stage.programs.program(Phase::Input)))
     }
 }
 
@@ -212,10 +218,7 @@ impl EngineState for Captured {
 
     fn pins_weights(&self) -> bool {
         let begun = self.forward.is_some() || self.backward.is_some();
-        let views = |runs: &HashMap<usize, MicrobatchRun>, phase| {
-            runs.values().any(|run| run.stage.programs.program(phase).holds_views())
-        };
-        begun || self.eager.held() > 0 || views(&self.forwarded, Phase::Forward) || views(&self.halfway, Phase::Input)
+        begun || self.eager.held() > 0 || self.held_after().any(Program::holds_views)
     }
 
     fn unload_weights(&mut self) {
@@ -224,13 +227,7 @@ impl EngineState for Captured {
     }
 
     fn held_bytes(&self) -> Option<usize> {
-        if self.eager.held() > 0 {
-            return None;
-        }
-        let after = |runs: &HashMap<usize, MicrobatchRun>, phase| {
-            runs.values().map(|run| run.stage.programs.program(phase).held_bytes()).sum::<usize>()
-        };
-        Some(after(&self.forwarded, Phase::Forward) + after(&self.halfway, Phase::Input))
+        (self.eager.held() == 0).then(|| self.held_after().map(Program::held_bytes).sum())
     }
 
     fn activation(&self) -> Option<ActivationBytes> {
