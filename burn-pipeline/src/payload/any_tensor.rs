@@ -95,25 +95,23 @@ impl AnyTensor {
     /// Copies elements from the host to a device, without autodiff. Floats keep their element type; integers and
     /// booleans get the device's.
     pub fn from_data(data: TensorData, device: &Device) -> Self {
-        let plain = device.clone().inner();
-        let settings = plain.settings();
-        let target = plain.as_dispatch();
-        Self(match TensorKind::of(data.dtype()) {
-            TensorKind::Float => Dispatch::float_from_data(data, target),
-            TensorKind::Int => Dispatch::int_from_data(data.convert_dtype(settings.int_dtype.into()), target),
-            TensorKind::Bool => Dispatch::bool_from_data(data.convert_dtype(settings.bool_dtype.into()), target),
-        })
+        let data = match TensorKind::of(data.dtype()) {
+            TensorKind::Int => data.convert_dtype(device.clone().inner().settings().int_dtype.into()),
+            TensorKind::Float | TensorKind::Bool => data,
+        };
+        Self::from_data_exact(data, device)
     }
 
     /// Like [`AnyTensor::from_data`], but keeps every element type except that of booleans, which get the device's:
     /// their values are the same in all boolean types.
     pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
-        let target = plain.as_dispatch();
-        if data.dtype().is_bool() {
-            return Self::from_data(data, &plain);
-        }
-        Self(by_kind!(TensorKind::of(data.dtype()), float_from_data | int_from_data | bool_from_data(data, target)))
+        let data = match TensorKind::of(data.dtype()) {
+            TensorKind::Bool => data.convert_dtype(plain.settings().bool_dtype.into()),
+            TensorKind::Float | TensorKind::Int => data,
+        };
+        let (kind, target) = (TensorKind::of(data.dtype()), plain.as_dispatch());
+        Self(by_kind!(kind, float_from_data | int_from_data | bool_from_data(data, target)))
     }
 
     /// Unwraps the tensor of Burn's dispatch layer.
@@ -334,6 +332,17 @@ impl AnyTensor {
         let data = self.to_data()?;
         (data.shape().to_vec(), data.as_bytes()).hash(&mut hasher);
         Ok(hasher.finish())
+    }
+
+    /// Adds its element type, shape and elements' bits to a checksum (waits for the device).
+    ///
+    /// # Errors
+    /// Returns the device's message if it reports a failure.
+    pub(crate) fn add_to(&self, checksum: &mut crc32fast::Hasher) -> Result<(), String> {
+        let data = self.to_data()?;
+        checksum.update(format!("{:?}{:?}", data.dtype(), data.shape()).as_bytes());
+        checksum.update(data.as_bytes());
+        Ok(())
     }
 
     /// Copies its elements to the host (waits for the device).

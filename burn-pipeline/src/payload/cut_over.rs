@@ -11,7 +11,6 @@ use std::fmt;
 /// The axis along which a tensor is cut, and the number of its pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CutOver {
-    /// The axis.
     pub(crate) axis: usize,
     /// The number of ranks. Each holds one piece, all of one size.
     pub(crate) ranks: usize,

@@ -122,12 +122,11 @@ fn unfit(value: &PayloadSpec, gradients: &PayloadSpec) -> Option<SpecMismatch> {
     let differs = |(place, (gradient, of)): (usize, (Option<&TensorSpec>, &&TensorSpec))| {
         let gradient = gradient?;
         let known = |(one, other): (&Option<usize>, &Option<usize>)| one.is_none() || other.is_none() || one == other;
-        let fits = of.kind == TensorKind::Float
-            && gradient.kind == of.kind
+        let fits = of.kind() == TensorKind::Float
             && gradient.dtype == of.dtype
             && gradient.dims.len() == of.dims.len()
             && gradient.dims.iter().zip(&of.dims).all(known);
-        let expected = if of.kind == TensorKind::Float { of.to_string() } else { format!("none, as it is {of}") };
+        let expected = if of.kind() == TensorKind::Float { of.to_string() } else { format!("none, as it is {of}") };
         (!fits).then(|| SpecMismatch { tensor: Some(place), expected, got: gradient.to_string() })
     };
     list.into_iter().zip(&tensors).enumerate().find_map(differs)

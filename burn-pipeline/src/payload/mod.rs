@@ -35,7 +35,6 @@ pub use metadata::{StageMetadata, StagePort, Validate};
 pub use parts::{Payload, PayloadPart};
 pub use payload_reader::{BoundaryError, PayloadReader};
 pub use payload_spec::PayloadSpec;
-pub(crate) use payload_spec::zeros_like;
 pub(crate) use payload_spec::{SpecMismatch, SpecPart};
 pub use skip::{Skip, Skips};
 pub(crate) use tensor_spec::TensorSpec;

@@ -50,6 +50,11 @@ impl Payload {
         self.0.push_back(PayloadPart::Tag(tag));
     }
 
+    /// Appends all parts of another payload.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
     /// Its parts.
     pub fn parts(&self) -> impl Iterator<Item = &PayloadPart> {
         self.0.iter()
@@ -81,29 +86,32 @@ impl Payload {
         Ok(Self(self.0.into_iter().map(map).collect::<Result<_, E>>()?))
     }
 
+    /// Like [`Payload::map_tensors`], with a function that cannot fail.
+    pub(crate) fn map(self, mut f: impl FnMut(usize, AnyTensor) -> AnyTensor) -> Self {
+        let Ok(payload) = self.map_tensors(|position, tensor| Ok::<_, Infallible>(f(position, tensor)));
+        payload
+    }
+
     /// The same payload without autodiff.
     pub(crate) fn inner(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.inner()));
-        payload
+        self.map(|_, tensor| tensor.inner())
     }
 
     /// The same payload for another thread: see [`AnyTensor::unshared`] and [`run_waiting`].
     pub(crate) fn unshared(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.unshared()));
+        let payload = self.map(|_, tensor| tensor.unshared());
         run_waiting(payload.tensors());
         payload
     }
 
     /// The same payload on the receiving thread: see [`AnyTensor::taken`].
     pub(crate) fn taken(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.taken()));
-        payload
+        self.map(|_, tensor| tensor.taken())
     }
 
     /// The same payload in memory of its own: see [`AnyTensor::copied`].
     pub(crate) fn copied(self) -> Self {
-        let Ok(payload) = self.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.copied()));
-        payload
+        self.map(|_, tensor| tensor.copied())
     }
 
     /// The size of its tensors in bytes.

@@ -64,16 +64,13 @@ impl PayloadReader {
             let expected = format!("a whole {} tensor of rank {D}", TensorKind::of_marker::<K>());
             return Err(self.cut_otherwise(Some(cut), expected));
         }
-        match self.next("a tensor")? {
-            PayloadPart::Host(_) | PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
-            PayloadPart::Tensor(tensor) => tensor.into_tensor().map_err(|(got, got_rank)| BoundaryError::Mismatch {
-                index: self.index - 1,
-                got,
-                got_rank,
-                expected: TensorKind::of_marker::<K>(),
-                expected_rank: D,
-            }),
-        }
+        self.any_tensor()?.into_tensor().map_err(|(got, got_rank)| BoundaryError::Mismatch {
+            index: self.index - 1,
+            got,
+            got_rank,
+            expected: TensorKind::of_marker::<K>(),
+            expected_rank: D,
+        })
     }
 
     /// Takes a tensor of any rank and kind.

@@ -7,7 +7,6 @@ use super::host_value::HostValue;
 use super::parts::{Payload, PayloadPart};
 use super::tensor_spec::TensorSpec;
 use super::values::Boundary;
-use burn::tensor::Shape;
 
 #[cfg(test)]
 mod tests;
@@ -15,9 +14,7 @@ mod tests;
 /// One entry of a [`PayloadSpec`], for one part of the payload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SpecPart {
-    /// A tensor.
     Tensor(TensorSpec),
-    /// A plain value.
     Host(HostValue),
     /// A tag (whether an option is there, a list's length, a variant).
     Tag(usize),
@@ -41,9 +38,7 @@ pub struct PayloadSpec(Vec<SpecPart>);
 pub(crate) struct SpecMismatch {
     /// The index of the tensor, from 0; `None` if a tag differs.
     pub tensor: Option<usize>,
-    /// What was expected.
     pub expected: String,
-    /// What was received.
     pub got: String,
 }
 
@@ -57,8 +52,9 @@ impl SpecPart {
         }
     }
 
-    fn is_mark(&self) -> bool {
-        matches!(self, SpecPart::Tag(tag) if CutOver::of(*tag).is_some())
+    /// The mark, if it is one.
+    fn mark(&self) -> Option<CutOver> {
+        if let SpecPart::Tag(tag) = self { CutOver::of(*tag) } else { None }
     }
 }
 
@@ -74,7 +70,7 @@ impl std::fmt::Display for SpecPart {
 
 impl std::fmt::Display for PayloadSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let places = (0..self.0.len()).filter(|&place| !self.0[place].is_mark());
+        let places = (0..self.0.len()).filter(|&place| self.0[place].mark().is_none());
         let parts: Vec<String> = places.map(|place| self.described(place)).collect();
         write!(f, "({})", parts.join("; "))
     }
@@ -91,7 +87,15 @@ impl PayloadSpec {
         Self(payload.parts().map(SpecPart::of).collect())
     }
 
-    /// A spec of given parts.
+    /// A payload with these tags and plain values, and with other tensors in the places of its tensors.
+    pub(crate) fn filled(&self, mut tensors: impl Iterator<Item = AnyTensor>) -> Payload {
+        Payload::from_parts(self.0.iter().filter_map(|part| match part {
+            SpecPart::Tensor(_) => tensors.next().map(PayloadPart::Tensor),
+            SpecPart::Host(value) => Some(PayloadPart::Host(value.clone())),
+            SpecPart::Tag(number) => Some(PayloadPart::Tag(*number)),
+        }))
+    }
+
     pub(crate) fn from_parts(parts: impl IntoIterator<Item = SpecPart>) -> Self {
         Self(parts.into_iter().collect())
     }
@@ -112,7 +116,7 @@ impl PayloadSpec {
     pub(crate) fn join(&self, other: &Self) -> Option<Self> {
         let both = |(one, other): (&SpecPart, &SpecPart)| match (one, other) {
             (SpecPart::Tensor(one), SpecPart::Tensor(other)) => {
-                let alike = one.kind == other.kind && one.dtype == other.dtype && one.dims.len() == other.dims.len();
+                let alike = one.dtype == other.dtype && one.dims.len() == other.dims.len();
                 let dims = one.dims.iter().zip(&other.dims).map(|(a, b)| a.filter(|_| a == b)).collect();
                 alike.then_some(SpecPart::Tensor(TensorSpec { dims, ..one.clone() }))
             }
@@ -123,14 +127,13 @@ impl PayloadSpec {
         parts.filter(|_| self.0.len() == other.0.len()).map(Self)
     }
 
-    /// The specs of the tensors.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &TensorSpec> {
         self.0.iter().filter_map(|part| if let SpecPart::Tensor(tensor) = part { Some(tensor) } else { None })
     }
 
     /// The entries of a list of optional tensors, which describes gradients; `None` if this is not such a list.
     pub(crate) fn optional_tensors(&self) -> Option<Vec<Option<&TensorSpec>>> {
-        let mut parts = self.0.iter().filter(|part| !part.is_mark());
+        let mut parts = self.0.iter().filter(|part| part.mark().is_none());
         let Some(SpecPart::Tag(length)) = parts.next() else { return None };
         let mut list = Vec::new();
         while let Some(part) = parts.next() {
@@ -148,10 +151,7 @@ impl PayloadSpec {
 
     /// Describes a part in words; a mark and the tensor after it count as one.
     fn described(&self, place: usize) -> String {
-        let cut = |place: usize| match self.0.get(place) {
-            Some(SpecPart::Tag(tag)) => CutOver::of(*tag),
-            _ => None,
-        };
+        let cut = |place: usize| self.0.get(place).and_then(SpecPart::mark);
         match (self.0.get(place), self.0.get(place + 1)) {
             (Some(SpecPart::Tensor(tensor)), _) => tensor.described(place.checked_sub(1).and_then(cut)),
             (Some(SpecPart::Tag(_)), Some(SpecPart::Tensor(tensor))) if cut(place).is_some() => {
@@ -164,11 +164,7 @@ impl PayloadSpec {
 
     /// Returns true if there is a tensor at this index, or the mark of one.
     fn has_tensor(&self, place: usize) -> bool {
-        match self.0.get(place) {
-            Some(SpecPart::Tensor(_)) => true,
-            Some(SpecPart::Tag(tag)) => CutOver::of(*tag).is_some(),
-            _ => false,
-        }
+        self.0.get(place).is_some_and(|part| matches!(part, SpecPart::Tensor(_)) || part.mark().is_some())
     }
 
     /// Returns the first part that does not fit what is expected.
@@ -190,15 +186,4 @@ impl PayloadSpec {
         }
         None
     }
-}
-
-/// A payload of zeros (false for booleans) with another's tensors and tags; `resize` may change the shape of each
-/// tensor.
-pub(crate) fn zeros_like(payload: &Payload, resize: impl Fn(usize, Shape) -> Shape) -> Payload {
-    let zeros = |place: usize, tensor: AnyTensor| {
-        let shape = resize(place, tensor.shape());
-        Ok::<_, std::convert::Infallible>(tensor.zeros(shape))
-    };
-    let Ok(zeros) = payload.clone().map_tensors(zeros);
-    zeros
 }

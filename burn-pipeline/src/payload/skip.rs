@@ -69,21 +69,22 @@ impl<T: Boundary> Boundary for Skips<T> {
 impl Payload {
     /// The part for the next stage, and each value that goes past it, in order.
     pub(crate) fn split_skips(self) -> (Self, Vec<Self>) {
-        let mut pieces = vec![Vec::new()];
+        let (mut next, mut skips) = (Self::default(), Vec::<Self>::new());
         for part in self.into_parts() {
-            match (part, pieces.last_mut()) {
-                (PayloadPart::Tag(EDGE), _) => pieces.push(Vec::new()),
-                (part, Some(piece)) => piece.push(part),
-                (_, None) => {}
+            match part {
+                PayloadPart::Tag(EDGE) => skips.push(Self::default()),
+                part => skips.last_mut().unwrap_or(&mut next).0.push_back(part),
             }
         }
-        let mut pieces = pieces.into_iter().map(Payload::from_parts);
-        (pieces.next().unwrap_or_default(), pieces.collect())
+        (next, skips)
     }
 
     /// The reverse of [`Payload::split_skips`].
-    pub(crate) fn join_skips(self, skips: Vec<Self>) -> Self {
-        let marked = |skip: Self| std::iter::once(PayloadPart::Tag(EDGE)).chain(skip.into_parts());
-        Self::from_parts(self.into_parts().chain(skips.into_iter().flat_map(marked)))
+    pub(crate) fn join_skips(mut self, skips: Vec<Self>) -> Self {
+        for skip in skips {
+            self.push_tag(EDGE);
+            self.append(skip);
+        }
+        self
     }
 }

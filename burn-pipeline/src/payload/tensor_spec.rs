@@ -1,37 +1,34 @@
-//! Kind, element type and sizes of a tensor, without its values.
+//! Element type and sizes of a tensor, without its values.
 
 use super::any_tensor::{AnyTensor, TensorKind};
 use super::cut_over::CutOver;
 use burn::tensor::DType;
 
-/// Kind, element type and sizes of one tensor; `None` stands for any.
+/// Element type and sizes of one tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TensorSpec {
-    /// Float, int or bool.
-    pub kind: TensorKind,
-    /// Element type.
-    pub dtype: Option<DType>,
-    /// Size of each dimension.
+    pub dtype: DType,
+    /// Size of each dimension; `None` stands for any.
     pub dims: Vec<Option<usize>>,
 }
 
 impl TensorSpec {
-    /// The spec of a tensor.
     pub(crate) fn of(tensor: &AnyTensor) -> Self {
         let dims = tensor.shape().iter().map(|&size| Some(size)).collect();
-        Self { kind: tensor.kind(), dtype: Some(tensor.dtype()), dims }
+        Self { dtype: tensor.dtype(), dims }
+    }
+
+    /// Float, int or bool.
+    pub(super) fn kind(&self) -> TensorKind {
+        TensorKind::of(self.dtype)
     }
 
     pub(super) fn fits(&self, expected: &Self) -> bool {
-        let any = |wanted: Option<usize>, got: Option<usize>| wanted.is_none() || wanted == got;
-        self.kind == expected.kind
-            && (expected.dtype.is_none() || self.dtype == expected.dtype)
+        self.dtype == expected.dtype
             && self.dims.len() == expected.dims.len()
-            && expected.dims.iter().zip(&self.dims).all(|(&wanted, &got)| any(wanted, got))
+            && expected.dims.iter().zip(&self.dims).all(|(wanted, got)| wanted.is_none() || wanted == got)
     }
-}
 
-impl TensorSpec {
     /// The spec in words, with the whole tensor's shape if this is a piece of it.
     pub(super) fn described(&self, cut: Option<CutOver>) -> String {
         match cut {
@@ -49,9 +46,6 @@ fn sizes(dims: &[Option<usize>]) -> String {
 
 impl std::fmt::Display for TensorSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.dtype {
-            Some(dtype) => write!(f, "{} {dtype:?} {}", self.kind, sizes(&self.dims)),
-            None => write!(f, "{} {}", self.kind, sizes(&self.dims)),
-        }
+        write!(f, "{} {:?} {}", self.kind(), self.dtype, sizes(&self.dims))
     }
 }

@@ -16,7 +16,6 @@ mod batch;
 mod engine;
 mod erased;
 mod error;
-mod members;
 mod module;
 mod options;
 mod precision;
@@ -43,8 +42,7 @@ pub(crate) use engine::{
     StageFunction, Started, check, depends_on_microbatch, microbatch,
 };
 pub(crate) use erased::{Change, ErasedStage, LayerChange, Offered};
-pub(crate) use members::Members;
-pub(crate) use options::PROGRAMS;
+pub(crate) use options::{Members, PROGRAMS};
 pub(crate) use random::{ForwardSeed, is_seeding, mixed, random};
 pub(crate) use state::{
     GradientStore, MadeUpSteps, NamedParameter, ParameterState, StageState, Standing, StateValue, made_up_names,

@@ -1,14 +1,19 @@
 //! The user's options for a stage, from [`StageBox`](crate::stage::StageBox)'s methods or for all stages.
 
-use super::members::Members;
 use crate::payload::StageMetadata;
 use crate::program::Bf16;
 use crate::stage::precision::Precision;
 use crate::stage::state::Names;
+use burn_pipeline_plan::plan::Collectives;
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Compares the recorded exchanges of a captured stage with those of the other ranks that hold it. Each rank calls it
+/// once, before its first forward runs, with `None` if the stage cannot be captured. Unwinds if they differ.
+pub(crate) type Members = Arc<dyn Fn(Option<Collectives>) + Send + Sync>;
 
 /// The user's options for a stage.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct StageOptions {
     /// Specs of what crosses its boundary.
     pub(crate) declared: Option<StageMetadata>,

@@ -28,11 +28,7 @@ fn add(hasher: &mut crc32fast::Hasher, part: &Cuttable) -> Result<(), String> {
         match part {
             PayloadPart::Host(value) => hasher.update(value.to_string().as_bytes()),
             PayloadPart::Tag(tag) => hasher.update(&(*tag as u64).to_le_bytes()),
-            PayloadPart::Tensor(tensor) => {
-                let data = tensor.to_data()?;
-                hasher.update(format!("{:?}{:?}", data.dtype(), data.shape()).as_bytes());
-                hasher.update(data.as_bytes());
-            }
+            PayloadPart::Tensor(tensor) => tensor.add_to(hasher)?,
         }
     }
     Ok(())

@@ -4,7 +4,7 @@
 //! the same size). The accumulated gradients are scaled once, after the last backward, so even microbatches need no
 //! scaling of their own.
 
-use crate::payload::{AnyTensor, Payload};
+use crate::payload::{AnyTensor, Boundary, BoundaryError, Payload, PayloadReader};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::tensor::{Device, Shape, Tensor};
 
@@ -108,14 +108,12 @@ pub struct Loss {
     pub(crate) value: Tensor<1>,
     pub(crate) weight: Option<Weight>,
     pub(crate) observed: Option<Tensor<1>>,
-    /// The outputs that the loss was computed from, if the caller wants them.
-    pub(crate) output: Option<Payload>,
 }
 
 impl Loss {
     /// A sum over the microbatch with its weight (for [`Reduction::Weighted`]).
     pub fn weighted(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
-        Self { value: sum, weight: Some(weight.into()), observed: None, output: None }
+        Self { value: sum, weight: Some(weight.into()), observed: None }
     }
 
     /// Adds numbers of the microbatch that every rank receives once the step is over (auxiliary losses, counts). They
@@ -127,14 +125,13 @@ impl Loss {
 
 impl From<Tensor<1>> for Loss {
     fn from(value: Tensor<1>) -> Self {
-        Self { value, weight: None, observed: None, output: None }
+        Self { value, weight: None, observed: None }
     }
 }
 
-/// One microbatch's loss as the executor receives it, without autodiff.
+/// One microbatch's loss as the executor receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct LossPart {
-    /// The loss.
     pub value: AnyTensor,
     /// Its weight, if the loss function gave one.
     pub weight: Option<Weight>,
@@ -146,13 +143,39 @@ pub(crate) struct LossPart {
 
 impl From<Loss> for LossPart {
     fn from(loss: Loss) -> Self {
-        let observed = loss.observed.map(|numbers| AnyTensor::new(numbers).inner());
-        let output = loss.output.map(Payload::inner);
-        Self { value: AnyTensor::new(loss.value).inner(), weight: loss.weight, observed, output }
+        let observed = loss.observed.map(AnyTensor::new);
+        Self { value: AnyTensor::new(loss.value), weight: loss.weight, observed, output: None }
+    }
+}
+
+/// Its tensors come in this order: the loss, its weight if that was computed, the observed numbers, the outputs.
+impl Boundary for LossPart {
+    fn write(self, payload: &mut Payload) {
+        let (host, device) = match self.weight {
+            None => (None, None),
+            Some(Weight::Host(weight)) => (Some(weight), None),
+            Some(Weight::Device(weight)) => (None, Some(weight)),
+        };
+        (self.value, host, device, self.observed).write(payload);
+        payload.push_tag(usize::from(self.output.is_some()));
+        payload.append(self.output.unwrap_or_default());
+    }
+
+    fn read(payload: &mut PayloadReader) -> Result<Self, BoundaryError> {
+        let (value, host, device, observed) = <(_, Option<f64>, Option<AnyTensor>, _)>::read(payload)?;
+        let weight = host.map(Weight::Host).or(device.map(Weight::Device));
+        let has_output = payload.tag(2, "whether a loss comes with outputs")? == 1;
+        Ok(Self { value, weight, observed, output: has_output.then(|| payload.rest()) })
     }
 }
 
 impl LossPart {
+    /// The same loss without autodiff.
+    pub(crate) fn inner(self) -> Self {
+        let (observed, output) = (self.observed.map(AnyTensor::inner), self.output.map(Payload::inner));
+        Self { value: self.value.inner(), observed, output, ..self }
+    }
+
     /// The tensors that are read once the step is over.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
         let weight = match &self.weight {
@@ -175,7 +198,6 @@ impl LossPart {
         Ok(observed.to_data()?.iter::<f64>().collect())
     }
 
-    /// The loss, read from the device.
     pub(crate) fn read(&self) -> Result<f64, String> {
         first(&self.value)
     }

@@ -112,16 +112,9 @@ impl Microbatches {
     }
 
     /// One microbatch as a batch of its own.
-    pub(crate) fn alone(&self, microbatch: usize) -> Result<Batch, MicrobatchError> {
-        let batch = self.piece_batch(microbatch);
-        let piece = |part: &Cuttable, what: &str| {
-            let payload = self.piece(part, what, microbatch)?;
-            Ok(Cuttable { payload, splits: part.splits.clone() })
-        };
-        let extras = batch.extras.iter().map(|(name, extra)| Ok((name.clone(), piece(extra, name)?)));
-        let target = batch.target.as_ref().map(|target| piece(target, "the target")).transpose()?;
-        let (input, extras) = (piece(&batch.input, "the input")?, extras.collect::<Result<_, _>>()?);
-        Ok(Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new(), misplaced: None })
+    pub(crate) fn alone(&self, microbatch: usize) -> Batch {
+        let piece = |part: Cuttable| Cuttable { payload: self.piece(&part, microbatch), ..part };
+        self.piece_batch(microbatch).clone().map_parts(piece)
     }
 
     /// The batch that a microbatch is cut from; the microbatch itself if the batch was given as microbatches.
@@ -140,7 +133,7 @@ impl Microbatches {
     /// # Errors
     /// Returns no error after a successful cut; the type is shared with the other parts.
     pub fn input(&self, microbatch: usize) -> Result<Payload, MicrobatchError> {
-        self.piece(&self.piece_batch(microbatch).input, "the input", microbatch)
+        Ok(self.piece(&self.piece_batch(microbatch).input, microbatch))
     }
 
     /// One microbatch's target, if there is one.
@@ -148,11 +141,7 @@ impl Microbatches {
     /// # Errors
     /// As [`Microbatches::input`].
     pub fn target(&self, microbatch: usize) -> Result<Option<Payload>, MicrobatchError> {
-        self.piece_batch(microbatch)
-            .target
-            .as_ref()
-            .map(|target| self.piece(target, "the target", microbatch))
-            .transpose()
+        Ok(self.piece_batch(microbatch).target.as_ref().map(|target| self.piece(target, microbatch)))
     }
 
     /// The extras that a stage reads for one microbatch, in the order of their names.
@@ -164,15 +153,15 @@ impl Microbatches {
         for &name in names {
             let missing = || MicrobatchError::MissingExtra { stage, name: name.to_owned() };
             let extra = self.piece_batch(microbatch).extras.get(name).ok_or_else(missing)?;
-            parts.extend(self.piece(extra, name, microbatch)?.into_parts());
+            parts.extend(self.piece(extra, microbatch).into_parts());
         }
         Ok(Payload::from_parts(parts))
     }
 
-    fn piece(&self, part: &Cuttable, what: &str, microbatch: usize) -> Result<Payload, MicrobatchError> {
+    fn piece(&self, part: &Cuttable, microbatch: usize) -> Payload {
         if !self.batch.pieces.is_empty() {
-            return Ok(part.payload.clone());
+            return part.payload.clone();
         }
-        part.piece(what, self.bounds[microbatch], self.bounds[microbatch + 1])
+        part.piece(self.bounds[microbatch], self.bounds[microbatch + 1])
     }
 }

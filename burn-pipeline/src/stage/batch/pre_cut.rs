@@ -3,8 +3,6 @@
 use super::microbatches::Microbatches;
 use super::split::{Cuttable, MicrobatchError, Split};
 use super::whole::Batch;
-use crate::payload::zeros_like;
-use burn::tensor::Shape;
 
 impl Batch {
     /// A batch made of given microbatches. Each has its own shape, target, extras and split rules, and counts by its
@@ -50,21 +48,19 @@ impl Microbatches {
     /// # Errors
     /// Returns no error after a successful cut; the type is shared with the other parts.
     pub fn zeros(&self, count: usize, more: usize) -> Result<Self, MicrobatchError> {
-        let batch = self.piece_batch(0);
+        let batch = self.piece_batch(0).clone();
         let samples = count * (self.size(0) + more);
-        let zeros = |part: &Cuttable| {
-            let resize = |tensor: usize, mut shape: Shape| {
-                match part.rule(tensor) {
-                    Split::Dim(dim) => shape[dim] = samples,
-                    Split::Replicate => {}
+        let zeros = |part: Cuttable| {
+            let payload = part.payload.clone().map(|index, tensor| {
+                let mut shape = tensor.shape();
+                if let Split::Dim(dim) = part.rule(index) {
+                    shape[dim] = samples;
                 }
-                shape
-            };
-            Cuttable { payload: zeros_like(&part.payload, resize), splits: part.splits.clone() }
+                tensor.zeros(shape)
+            });
+            Cuttable { payload, ..part }
         };
-        let extras = batch.extras.iter().map(|(name, extra)| (name.clone(), zeros(extra))).collect();
-        let (input, target) = (zeros(&batch.input), batch.target.as_ref().map(zeros));
-        Batch { input, target, extras, early: batch.early.clone(), pieces: Vec::new(), misplaced: None }.cut(count)
+        batch.map_parts(zeros).cut(count)
     }
 }
 

@@ -1,6 +1,6 @@
 //! How the tensors of a batch are cut into microbatches, and the errors.
 
-use crate::payload::Payload;
+use crate::payload::{AnyTensor, Payload};
 
 /// How one tensor of a batch is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,31 +83,21 @@ pub(super) struct Cuttable {
 }
 
 impl Cuttable {
-    fn split(&self, what: &str, tensor: usize) -> Result<Split, MicrobatchError> {
-        let Some(splits) = &self.splits else { return Ok(Split::Dim(0)) };
-        splits.get(tensor).copied().ok_or_else(|| self.count_error(what, splits.len()))
-    }
-
-    /// Returns the rule of a tensor; the rules must have been checked.
+    /// Returns the rule of a tensor; the rules must have been checked ([`Cuttable::samples`]).
     pub(super) fn rule(&self, tensor: usize) -> Split {
         self.splits.as_ref().and_then(|splits| splits.get(tensor).copied()).unwrap_or(Split::Dim(0))
     }
 
-    fn count_error(&self, what: &str, splits: usize) -> MicrobatchError {
-        MicrobatchError::SplitCount { what: what.to_owned(), tensors: self.payload.tensors().count(), splits }
-    }
-
     /// Checks the rules and returns the number of samples, which must be `expected` if that is `Some`.
     pub(super) fn samples(&self, what: &str, mut expected: Option<usize>) -> Result<Option<usize>, MicrobatchError> {
-        if let Some(splits) = self.splits.as_ref().filter(|splits| splits.len() != self.payload.tensors().count()) {
-            return Err(self.count_error(what, splits.len()));
+        let (what, tensors) = (what.to_owned(), self.payload.tensors().count());
+        if let Some(splits) = self.splits.as_ref().map(Vec::len).filter(|&splits| splits != tensors) {
+            return Err(MicrobatchError::SplitCount { what, tensors, splits });
         }
-        for (index, tensor) in self.payload.tensors().enumerate() {
-            let Split::Dim(dim) = self.split(what, index)? else { continue };
-            let (what, tensor, rank) = (what.to_owned(), index, tensor.rank());
-            let Some(&got) = self.payload.tensors().nth(index).and_then(|t| t.shape().get(dim).copied()).as_ref()
-            else {
-                return Err(MicrobatchError::NoSuchDim { what, tensor, rank, dim });
+        for (tensor, shape) in self.payload.tensors().map(AnyTensor::shape).enumerate() {
+            let Split::Dim(dim) = self.rule(tensor) else { continue };
+            let Some(&got) = shape.get(dim) else {
+                return Err(MicrobatchError::NoSuchDim { what, tensor, rank: shape.num_dims(), dim });
             };
             match expected {
                 Some(expected) if expected != got => {
@@ -119,10 +109,11 @@ impl Cuttable {
         Ok(expected)
     }
 
-    pub(super) fn piece(&self, what: &str, start: usize, end: usize) -> Result<Payload, MicrobatchError> {
-        self.payload.clone().map_tensors(|index, tensor| match self.split(what, index)? {
-            Split::Replicate => Ok(tensor),
-            Split::Dim(dim) => Ok(tensor.narrow(dim, start, end)),
+    /// The samples from `start` to `end`.
+    pub(super) fn piece(&self, start: usize, end: usize) -> Payload {
+        self.payload.clone().map(|index, tensor| match self.rule(index) {
+            Split::Replicate => tensor,
+            Split::Dim(dim) => tensor.narrow(dim, start, end),
         })
     }
 }

@@ -79,6 +79,13 @@ impl Batch {
         self
     }
 
+    /// The batch with its input, target and extras replaced, and without given microbatches.
+    pub(super) fn map_parts(self, change: impl Fn(Cuttable) -> Cuttable) -> Self {
+        let extras = self.extras.into_iter().map(|(name, extra)| (name, change(extra))).collect();
+        let (input, target) = (change(self.input), self.target.map(change));
+        Self { input, target, extras, early: self.early, pieces: Vec::new(), misplaced: None }
+    }
+
     /// Remembers a method that has no meaning for a batch of given microbatches, so that the cut refuses it.
     fn note(&mut self, method: &'static str) {
         if !self.pieces.is_empty() {

@@ -5,16 +5,16 @@
 //!
 //! 1. A captured stage is recorded anyway, and checked when its programs are made ([`refuse_types`]).
 //! 2. A forward under plain autodiff is recorded before it runs, once for each signature, if the device lacks any
-//!    float type ([`Casts::refuse`]). A recording runs the user's code once more and computes nothing; a counter
-//!    in the forward then counts once too often, as it does when a capture is tried. Devices that lack no type, and
-//!    Flex, need no recording.
+//!    float type ([`SeededDraws::refuse_casts`]). A recording runs the user's code once more and computes nothing; a
+//!    counter in the forward then counts once too often, as it does when a capture is tried. Devices that lack no
+//!    type, and Flex, need no recording.
 //! 3. If a forward cannot be recorded, or must not be ([`Stage::skip_capture`]), and in evaluations, only the stage's
 //!    outputs or its loss are checked ([`refuse_given`]). A second run of an evaluation could do harm: it may keep
 //!    tensors for the next one (keys and values).
 
 use super::call::ForwardCall;
 use super::function::StageCode;
-use super::recording::{Parameters, Recorded, Signature};
+use super::recording::{Parameters, Recorded};
 use super::seeded::SeededDraws;
 use crate::payload::{AnyTensor, computes_in, is_cubecl};
 use crate::stage::error::StageError;
@@ -24,36 +24,19 @@ use burn::tensor::{DType, Device};
 /// The float types that a device may lack.
 const TYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F64];
 
-/// Whether the forwards of a stage are checked.
-#[derive(Default)]
-pub(super) struct Casts {
-    /// True if the device lacks a type; `None` before the first forward.
-    lacking: Option<bool>,
-}
-
-impl Casts {
+impl SeededDraws {
     /// Refuses a forward that computes in a type that its device does not compute in, as far as it can be recorded.
-    pub(super) fn refuse<M: Stage>(
+    pub(super) fn refuse_casts<M: Stage>(
         &mut self,
-        recordings: &mut SeededDraws,
         code: &StageCode<'_, M>,
         call: &ForwardCall,
     ) -> Result<(), StageError> {
-        if self.lacking == Some(false) || recordings.unseen {
+        if self.lacks_a_type == Some(false) || self.unseen {
             return Ok(());
         }
-        let parameters = Parameters::of(code.module);
-        if !*self.lacking.get_or_insert_with(|| lacks_a_type(&parameters.device(call))) {
-            return Ok(());
-        }
-        let signature = Signature::new(call, &parameters, &[]);
-        if !recordings.known.contains_key(&signature)
-            && let Some(recorded) = recordings.try_record(code, call, &parameters)?
-        {
-            refuse_types(&recorded)?;
-            recordings.learn(signature, &recorded);
-        }
-        Ok(())
+        let device = || Parameters::of(code.module).device(call);
+        let lacks_a_type = *self.lacks_a_type.get_or_insert_with(|| lacks_a_type(&device()));
+        if lacks_a_type { self.inspect(code, call, |_| true, refuse_types) } else { Ok(()) }
     }
 }
 
@@ -65,21 +48,21 @@ fn lacks_a_type(device: &Device) -> bool {
 
 /// Refuses a recorded forward and backward that compute in a float type that the device does not compute in.
 pub(super) fn refuse_types(recorded: &Recorded) -> Result<(), StageError> {
-    let types = recorded.recording.float_types().into_iter();
-    types.map(|(operation, dtype)| (format!("its operation `{operation}`"), dtype)).try_for_each(|(place, dtype)| {
-        computes_in(&recorded.device, dtype).map_err(|why| refused(&recorded.device, place, dtype, &why))
-    })
+    let types = recorded.recording.float_types();
+    types
+        .into_iter()
+        .try_for_each(|(operation, dtype)| check(&recorded.device, dtype, || format!("its operation `{operation}`")))
 }
 
 /// Refuses results of a float type that their device does not compute in.
 pub(in crate::stage) fn refuse_given<'a>(given: impl Iterator<Item = &'a AnyTensor>) -> Result<(), StageError> {
-    given.filter(|tensor| tensor.dtype().is_float()).try_for_each(|tensor| {
-        let (device, dtype) = (tensor.device(), tensor.dtype());
-        computes_in(&device, dtype).map_err(|why| refused(&device, "what it gives".to_owned(), dtype, &why))
-    })
+    let mut floats = given.filter(|tensor| tensor.dtype().is_float());
+    floats.try_for_each(|tensor| check(&tensor.device(), tensor.dtype(), || "what it gives".to_owned()))
 }
 
-fn refused(device: &Device, place: String, dtype: DType, why: &str) -> StageError {
-    let why = format!("{:?} does not compute: {why}", device.clone().inner());
-    StageError::ElementType { place: place.into(), dtype, why: why.into() }
+fn check(device: &Device, dtype: DType, place: impl FnOnce() -> String) -> Result<(), StageError> {
+    computes_in(device, dtype).map_err(|why| {
+        let why = format!("{:?} does not compute: {why}", device.clone().inner());
+        StageError::ElementType { place: place().into(), dtype, why: why.into() }
+    })
 }

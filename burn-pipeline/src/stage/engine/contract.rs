@@ -6,11 +6,38 @@
 use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use super::function::StageCode;
 use super::report::{ActivationBytes, EngineReport};
-use super::work::{Direction, Started};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::GradientStore;
+
+/// The two kinds of work that may run in pieces on a stage at the same time, one of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    /// A forward.
+    Forward,
+    /// A backward, `B` or `I`.
+    Backward,
+}
+
+/// The state of work once it has started.
+#[derive(Clone, Debug)]
+pub(crate) enum Started<T> {
+    /// It runs in this many pieces; each enqueues one operation on the device.
+    Pieces(usize),
+    /// It cannot run in pieces, and has finished with this result.
+    Finished(T),
+}
+
+impl<T> Started<T> {
+    /// The number of pieces; `None` if it has finished.
+    pub(crate) fn pieces(&self) -> Option<usize> {
+        match self {
+            Started::Pieces(pieces) => Some(*pieces),
+            Started::Finished(_) => None,
+        }
+    }
+}
 
 /// The part of an engine that needs no module: what it holds, and work that has started.
 pub(crate) trait EngineState: Send {
@@ -73,9 +100,6 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError>;
 
     /// Runs the forward of a microbatch again, after `forward_only`, and holds what its backward needs.
-    ///
-    /// # Errors
-    /// As `forward`.
     fn forward_again(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         self.forward(code, call)
     }
@@ -89,7 +113,12 @@ pub(crate) trait Engine<M: Stage>: EngineState {
 
     /// `B` or `I`: returns the gradients of the input. `B` adds those of the weights to the store; `I` holds what
     /// `backward_weight` needs.
-    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError>;
+    fn backward(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: BackwardCall,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError>;
 
     /// `W`: adds the gradients of the weights to the store.
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError>;
@@ -116,10 +145,10 @@ pub(crate) trait Engine<M: Stage>: EngineState {
     /// Starts a backward that the caller advances in pieces.
     fn start_backward(
         &mut self,
-        module: &M,
+        code: &StageCode<'_, M>,
         call: BackwardCall,
         store: &mut GradientStore,
     ) -> Result<Started<Gradients>, StageError> {
-        self.backward(module, call, store).map(Started::Finished)
+        self.backward(code, call, store).map(Started::Finished)
     }
 }

@@ -10,36 +10,27 @@
 //! 4. With a seed, forwards draw only from it ([`SeededDraws`]).
 //! 5. In a plan that splits, forwards run inside a [`Deferral`](crate::ops::Deferral): deferring layers leave their
 //!    weight gradients to `W`, which computes them and adds them to those that `I` held. `B` runs both at once.
-//! 6. A forward that casts to a type that the device does not compute in is refused before it runs ([`Casts`]).
+//! 6. A forward that casts to a type that the device does not compute in is refused before it runs (`casts`).
 
-use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
-use super::casts::{Casts, refuse_given};
+use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients, check_gradients, held_outputs};
+use super::casts::refuse_given;
 use super::contract::{Engine, EngineState};
-use super::function::{StageCode, TrackedOutput, strategy_of};
-use super::recording::{Recorded, Signature};
+use super::function::{StageCode, strategy_of};
 use super::report::{DeferredShare, EngineReport};
 use super::seeded::SeededDraws;
 use crate::ops::{Deferral, HeldOutputs, OutputGradient};
-use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
-use crate::stage::batch::LossPart;
+use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
+use crate::stage::options::StageOptions;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::{GradientStore, WeightGradients, each_float};
 use burn::backend::autodiff::grads::Gradients as GraphGradients;
 use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::Module;
-use burn::tensor::{DType, GradientCheckpointingStrategy, Shape};
+use burn::tensor::{DType, Shape};
 use std::collections::HashMap;
-
-/// Shape and element type of an output whose storage is released.
-#[derive(Debug)]
-struct OutputSpec {
-    shape: Shape,
-    dtype: DType,
-    /// True if it can have a gradient.
-    differentiable: bool,
-}
+use std::convert::Infallible;
 
 /// What is held of a microbatch between its forward and its backward.
 struct HeldForward {
@@ -47,7 +38,8 @@ struct HeldForward {
     leaves: Vec<Option<AnyTensor>>,
     /// Nodes of the outputs that can have a gradient; `None` if there is no backward to run.
     nodes: Option<HeldOutputs>,
-    outputs: Vec<OutputSpec>,
+    /// Shape and element type of each output that can have a gradient; their storage is released.
+    outputs: Vec<Option<(Shape, DType)>>,
     /// The outputs themselves, if they are kept until the backward.
     _kept: Vec<AnyTensor>,
     /// What deferring layers leave to `W`.
@@ -65,7 +57,7 @@ struct HeldBackward {
 #[derive(Default)]
 pub(crate) struct Eager {
     /// Why the stage runs this way.
-    reason: String,
+    reason: &'static str,
     /// True if outputs are held until their backward, as in a plain autodiff loop.
     keeps_outputs: bool,
     /// True if layers may defer their weight gradients.
@@ -74,62 +66,24 @@ pub(crate) struct Eager {
     held: HashMap<usize, HeldForward>,
     halfway: HashMap<usize, HeldBackward>,
     /// Forwards that draw random numbers from a seed, and what recordings have shown.
-    seeded: SeededDraws,
-    /// Whether the types are checked that forwards cast to.
-    casts: Casts,
+    pub(super) seeded: SeededDraws,
 }
 
 impl Eager {
-    /// An engine that reports this reason.
-    pub(crate) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), ..Self::default() }
-    }
-
-    /// Sets whether outputs are held until their backward.
-    pub(crate) fn keeping_outputs(self, keeps: bool) -> Self {
-        Self { keeps_outputs: keeps, ..self }
-    }
-
-    /// Sets whether layers may defer their weight gradients, for plans that split.
-    pub(crate) fn deferring(self, defers: bool) -> Self {
-        Self { defers, ..self }
-    }
-
-    /// Sets whether other ranks wait for this one inside its forwards: always, and if they draw from a seed.
-    pub(crate) fn awaited(mut self, always: bool, if_seeded: bool) -> Self {
-        (self.seeded.awaited, self.seeded.awaited_if_seeded) = (always, if_seeded);
-        self
-    }
-
-    /// Remembers what a recorded forward draws, and that its types were checked.
-    pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) {
-        self.seeded.learn(signature, recorded);
-    }
-
-    /// Stops recording forwards, because another engine has tried in vain.
-    pub(super) fn cannot_record(&mut self) {
-        self.seeded.unseen = true;
+    /// An engine that reports this reason. `splits` says whether the plan splits backwards, so that layers may defer
+    /// their weight gradients.
+    pub(crate) fn new(reason: &'static str, options: &StageOptions, splits: bool, keeps_outputs: bool) -> Self {
+        let seeded = SeededDraws::new(options);
+        Self { reason, keeps_outputs, defers: splits, seeded, ..Self::default() }
     }
 
     /// Runs the backward of a microbatch, except for the weight gradients that layers defer.
     fn run_backward(&mut self, call: BackwardCall) -> Result<(Gradients, HeldBackward), StageError> {
         let held = self.held.remove(&call.microbatch).ok_or(StageError::NotHeld)?;
-        let seeds = call.seeds;
-        if seeds.len() != held.outputs.len() {
-            return Err(StageError::GradientCount { got: seeds.len(), expected: held.outputs.len() });
-        }
-        let mut given = Vec::new();
-        for (output, (spec, seed)) in held.outputs.iter().zip(seeds).enumerate() {
-            if !spec.differentiable {
-                continue;
-            }
-            if let Some(seed) = seed.as_ref().filter(|seed| seed.shape() != spec.shape || seed.dtype() != spec.dtype) {
-                let got = format!("{:?} of {:?}", seed.shape(), seed.dtype());
-                let expected = format!("{:?} of {:?}", spec.shape, spec.dtype);
-                return Err(StageError::GradientSpec { output, got, expected });
-            }
-            given.push(seed.map(|seed| OutputGradient::new(seed.into_dispatch())));
-        }
+        let specs = held.outputs.iter().map(|output| output.as_ref().map(|(shape, dtype)| (shape, *dtype)));
+        check_gradients(&call.seeds, specs)?;
+        let given = call.seeds.into_iter().zip(&held.outputs).filter(|(_, output)| output.is_some());
+        let given = given.map(|(seed, _)| seed.map(|seed| OutputGradient::new(seed.into_dispatch()))).collect();
         let deferral = held.deferral;
         let Some(root) = held.nodes.and_then(|nodes| nodes.seed(given)) else {
             return Ok((held.leaves.iter().map(|_| None).collect(), HeldBackward { gradients: None, deferral }));
@@ -165,49 +119,32 @@ impl Eager {
     fn run_forward<M: Stage>(
         &mut self,
         code: &StageCode<'_, M>,
-        mut call: ForwardCall,
+        call: ForwardCall,
     ) -> Result<ForwardOutput, StageError> {
         let microbatch = call.microbatch;
         let strategy = strategy_of(code.module);
-        let mut leaves = Vec::new();
-        let (of_input, of_extras) = (call.wants_input_gradient, std::mem::take(&mut call.extra_gradients));
-        call.input = attach(call.input, strategy, |_| of_input, &mut leaves);
-        let mut extras = Vec::new();
-        call.extra = attach(call.extra, strategy, |tensor| of_extras.get(tensor) == Some(&true), &mut extras);
-        if !of_extras.is_empty() {
-            leaves.append(&mut extras);
-        }
-        call.target = call.target.map(|target| constant(target, strategy));
+        let Ok((call, leaves)) = call.with_leaves(|tensor, wanted| Ok::<_, Infallible>(tensor.leaf(strategy, wanted)));
         let deferral = self.defers.then(Deferral::default);
         let computed = match &deferral {
-            Some(deferral) => deferral.scope(|| code.train(call)),
-            None => code.train(call),
-        };
-        let (outcome, tracked) = detached(computed?);
+            Some(deferral) => deferral.scope(|| code.function.train(code.module, call)),
+            None => code.function.train(code.module, call),
+        }?;
+        let (tracked, outcome) = (computed.roots(), computed.inner());
         let kept =
             if self.keeps_outputs { tracked.iter().cloned().map(AnyTensor::inner).collect() } else { Vec::new() };
-        let spec = |t: &AnyTensor| OutputSpec {
-            shape: t.shape(),
-            dtype: t.dtype(),
-            differentiable: t.kind() == TensorKind::Float,
-        };
+        let spec = |output: &AnyTensor| (output.kind() == TensorKind::Float).then(|| (output.shape(), output.dtype()));
         let outputs = tracked.iter().map(spec).collect();
-        let floats =
-            tracked.into_iter().filter(|t| t.kind() == TensorKind::Float).map(AnyTensor::into_dispatch).collect();
-        let nodes = HeldOutputs::new(floats);
+        let nodes = held_outputs(tracked);
         self.held.insert(microbatch, HeldForward { leaves, nodes, outputs, _kept: kept, deferral });
         Ok(outcome)
     }
 
-    fn run_forward_only<M: Stage>(code: &StageCode<'_, M>, mut call: ForwardCall) -> Result<ForwardOutput, StageError> {
+    fn run_forward_only<M: Stage>(code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         let strategy = strategy_of(code.module);
-        call.input = constant(call.input, strategy);
-        call.extra = constant(call.extra, strategy);
-        call.target = call.target.map(|target| constant(target, strategy));
+        let Ok((call, _)) = call.with_leaves(|tensor, _| Ok::<_, Infallible>(tensor.leaf(strategy, false)));
         // Keep the device an autodiff device: layers such as dropout read from it that they are training. Without
         // gradients for the module's parameters nothing is tracked, so nothing is held.
-        let computed = code.function.train(&code.module.clone().no_grad(), call)?;
-        Ok(detached(computed).0)
+        Ok(code.function.train(&code.module.clone().no_grad(), call)?.inner())
     }
 
     /// Checks the types of what a forward gave, if it could not be recorded.
@@ -221,7 +158,7 @@ impl Eager {
 
 impl<M: Stage> Engine<M> for Eager {
     fn forward(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(&mut self.seeded, code, &call)?;
+        self.seeded.refuse_casts(code, &call)?;
         let mut seeded = std::mem::take(&mut self.seeded);
         let given = seeded.run(code, call, |call| self.run_forward(code, call));
         self.seeded = seeded;
@@ -229,16 +166,21 @@ impl<M: Stage> Engine<M> for Eager {
     }
 
     fn forward_only(&mut self, code: &StageCode<'_, M>, call: ForwardCall) -> Result<ForwardOutput, StageError> {
-        self.casts.refuse(&mut self.seeded, code, &call)?;
+        self.seeded.refuse_casts(code, &call)?;
         let given = self.seeded.run(code, call, |call| Self::run_forward_only(code, call))?;
         self.checked(given)
     }
 
-    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
+    fn backward(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: BackwardCall,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError> {
         let (microbatch, whole) = (call.microbatch, call.whole);
         let (inputs, halfway) = self.run_backward(call)?;
         match whole {
-            true => store.add(microbatch, self.finish(module, halfway)?),
+            true => store.add(microbatch, self.finish(code.module, halfway)?),
             false => drop(self.halfway.insert(microbatch, halfway)),
         }
         Ok(inputs)
@@ -253,7 +195,7 @@ impl<M: Stage> Engine<M> for Eager {
 
 impl EngineState for Eager {
     fn report(&self) -> EngineReport {
-        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason.clone()) }
+        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason) }
     }
 
     fn set_forward_seed(&mut self, seed: ForwardSeed) {
@@ -268,46 +210,6 @@ impl EngineState for Eager {
         self.held.clear();
         self.halfway.clear();
     }
-}
-
-/// Puts a payload's tensors under autodiff. Float ones become leaves if their gradient is wanted; these are
-/// collected in `leaves`.
-fn attach(
-    payload: Payload,
-    strategy: GradientCheckpointingStrategy,
-    tracked: impl Fn(usize) -> bool,
-    leaves: &mut Vec<Option<AnyTensor>>,
-) -> Payload {
-    let attach = |part| {
-        let PayloadPart::Tensor(tensor) = part else { return part };
-        let tracked = tracked(leaves.len());
-        let leaf = tensor.leaf(strategy, tracked);
-        leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
-        PayloadPart::Tensor(leaf)
-    };
-    Payload::from_parts(payload.into_parts().map(attach))
-}
-
-/// Puts a payload's tensors under autodiff, without gradients of theirs.
-fn constant(payload: Payload, strategy: GradientCheckpointingStrategy) -> Payload {
-    attach(payload, strategy, |_| false, &mut Vec::new())
-}
-
-/// What the forward returns, and the same tensors with their graph.
-fn detached(computed: TrackedOutput) -> (ForwardOutput, Vec<AnyTensor>) {
-    match computed {
-        TrackedOutput::Output(payload) => detach(payload),
-        TrackedOutput::Loss(loss) => {
-            let value = AnyTensor::new(loss.value.clone());
-            (ForwardOutput::Loss(Box::new(LossPart::from(*loss))), vec![value])
-        }
-    }
-}
-
-/// The payload without autodiff, and the same tensors with their graph.
-fn detach(payload: Payload) -> (ForwardOutput, Vec<AnyTensor>) {
-    let tracked: Vec<AnyTensor> = payload.tensors().cloned().collect();
-    (ForwardOutput::Activations(payload.inner()), tracked)
 }
 
 /// Takes the gradients of a module's parameters, in visiting order.

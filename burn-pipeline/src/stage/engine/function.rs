@@ -1,8 +1,8 @@
 //! A stage as a function of tensors: the module's forward and, on the last stage, the loss.
 
-use super::call::ForwardCall;
+use super::call::{ForwardCall, ForwardOutput};
 use crate::payload::{Boundary, BoundaryError, Kinds, Payload};
-use crate::stage::batch::{Loss, Weight};
+use crate::stage::batch::{Loss, LossPart, Weight};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use burn::module::Module;
@@ -38,7 +38,6 @@ pub(crate) type PayloadCheck = Arc<dyn Fn(Payload) -> Result<(), BoundaryError> 
 pub(crate) struct BatchChecks {
     /// The input (only the first stage's comes from the batch).
     pub(crate) input: PayloadCheck,
-    /// The extras.
     pub(crate) extra: PayloadCheck,
     /// The target, if there is a loss.
     pub(crate) target: Option<PayloadCheck>,
@@ -64,40 +63,15 @@ pub(crate) fn check<T: Boundary>(payload: Payload) -> Result<(), BoundaryError> 
 
 pub(crate) type LossFunction<O> = Arc<dyn Fn(O, Payload) -> Result<Loss, BoundaryError> + Send + Sync>;
 
-/// What a training forward computes, still under autodiff.
-#[derive(Debug)]
-pub(crate) enum TrackedOutput {
-    /// The outputs.
-    Output(Payload),
-    /// The loss over them.
-    Loss(Box<Loss>),
-}
-
 /// The forward of a stage's module, followed by the user's loss on the last stage.
 pub(crate) struct StageFunction<M: Stage> {
     loss: Option<LossFunction<M::Output>>,
-    checks: BatchChecks,
+    /// Checks of what the stage reads from the batch.
+    pub(in crate::stage) checks: BatchChecks,
     /// The kinds of its input and its output.
-    kinds: [Kinds; 2],
+    pub(in crate::stage) kinds: [Kinds; 2],
     /// True if losses are returned with the outputs that they were computed from.
-    keeps_output: bool,
-}
-
-impl<M: Stage> Clone for StageFunction<M> {
-    fn clone(&self) -> Self {
-        Self {
-            loss: self.loss.clone(),
-            checks: self.checks.clone(),
-            kinds: self.kinds.clone(),
-            keeps_output: self.keeps_output,
-        }
-    }
-}
-
-impl<M: Stage> std::fmt::Debug for StageFunction<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StageFunction").field("loss", &self.loss.is_some()).finish()
-    }
+    pub(in crate::stage) keeps_output: bool,
 }
 
 impl<M: Stage> StageFunction<M> {
@@ -134,21 +108,6 @@ impl<M: Stage> StageFunction<M> {
         Self { checks: BatchChecks { input, extra, ..self.checks }, kinds, ..self }
     }
 
-    /// Sets whether training forwards return outputs besides their loss.
-    pub(crate) fn keep_output(&mut self, keep: bool) {
-        self.keeps_output = keep;
-    }
-
-    /// Checks of what the stage reads from the batch.
-    pub(crate) fn batch_checks(&self) -> BatchChecks {
-        self.checks.clone()
-    }
-
-    /// The kinds of its input and its output.
-    pub(crate) fn kinds(&self) -> [Kinds; 2] {
-        self.kinds.clone()
-    }
-
     /// The module's outputs for a microbatch.
     pub(crate) fn output(
         &self,
@@ -176,21 +135,21 @@ impl<M: Stage> StageFunction<M> {
         }
     }
 
-    /// What a training forward computes: the loss on a stage that ends its route, else the outputs.
-    pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<TrackedOutput, StageError> {
+    /// What a training forward computes, under autodiff: the loss on a stage that ends its route, else the outputs.
+    pub(crate) fn train(&self, module: &M, call: ForwardCall) -> Result<ForwardOutput, StageError> {
         let output = self.output(module, call.microbatch, call.input, call.extra)?;
-        if call.ends_route {
-            let (output, kept) = match self.keeps_output {
-                false => (output, None),
-                true => {
-                    let kept = output.into_payload();
-                    (M::Output::from_payload(kept.clone()).map_err(StageError::Input)?, Some(kept))
-                }
-            };
-            let loss = self.loss(output, call.target)?;
-            return Ok(TrackedOutput::Loss(Box::new(Loss { output: kept, ..loss })));
+        if !call.ends_route {
+            return Ok(ForwardOutput::Activations(output.into_payload()));
         }
-        Ok(TrackedOutput::Output(output.into_payload()))
+        let (output, kept) = match self.keeps_output {
+            false => (output, None),
+            true => {
+                let kept = output.into_payload();
+                (M::Output::from_payload(kept.clone()).map_err(StageError::Input)?, Some(kept))
+            }
+        };
+        let loss = self.loss(output, call.target)?;
+        Ok(ForwardOutput::Loss(Box::new(LossPart { output: kept, ..loss.into() })))
     }
 }
 
@@ -198,13 +157,6 @@ impl<M: Stage> StageFunction<M> {
 pub(crate) struct StageCode<'a, M: Stage> {
     pub(crate) function: &'a StageFunction<M>,
     pub(crate) module: &'a M,
-}
-
-impl<M: Stage> StageCode<'_, M> {
-    /// What a training forward computes.
-    pub(crate) fn train(&self, call: ForwardCall) -> Result<TrackedOutput, StageError> {
-        self.function.train(self.module, call)
-    }
 }
 
 /// The checkpointing strategy of a module's parameters: inputs must carry the same one.

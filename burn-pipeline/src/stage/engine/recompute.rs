@@ -17,7 +17,7 @@
 
 use super::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use super::contract::{Engine, EngineState};
-use super::function::{StageCode, StageFunction};
+use super::function::StageCode;
 use super::report::{ActivationBytes, EngineReport};
 use super::seeded::{buffers, restore};
 use crate::payload::{AnyTensor, Payload};
@@ -31,7 +31,6 @@ use std::collections::HashMap;
 /// Wraps another engine, and runs its forwards again before their backward.
 pub(crate) struct Recompute<M: Stage> {
     inner: Box<dyn Engine<M>>,
-    function: StageFunction<M>,
     calls: HashMap<usize, FirstForward>,
     /// Microbatches with nothing to differentiate, with the number of their input tensors.
     idle: HashMap<usize, usize>,
@@ -53,31 +52,29 @@ const DIFFERS: &str = "its forward gives other numbers when it runs again, so it
     changes, build the stage without `StageBox::recomputed`";
 
 impl<M: Stage> Recompute<M> {
-    pub(crate) fn new(inner: Box<dyn Engine<M>>, function: StageFunction<M>) -> Self {
-        Self { inner, function, calls: HashMap::new(), idle: HashMap::new(), call_bytes: 0, buffers: None }
+    pub(crate) fn new(inner: Box<dyn Engine<M>>) -> Self {
+        Self { inner, calls: HashMap::new(), idle: HashMap::new(), call_bytes: 0, buffers: None }
     }
 
     /// Runs something that may update buffers, and restores them.
     fn uncounted<T>(
         &mut self,
         module: &M,
-        run: impl FnOnce(&mut Self) -> Result<T, StageError>,
+        run: impl FnOnce(&mut dyn Engine<M>) -> Result<T, StageError>,
     ) -> Result<T, StageError> {
         if self.buffers != Some(true) {
-            return run(self);
+            return run(&mut *self.inner);
         }
         let before = buffers(module);
-        let result = run(self);
+        let result = run(&mut *self.inner);
         restore(module, &before);
         result
     }
 
     /// Runs the forward again, and holds what backwards need. Refuses a forward that gives other numbers.
-    fn again(&mut self, module: &M, microbatch: usize) -> Result<(), StageError> {
+    fn again(&mut self, code: &StageCode<'_, M>, microbatch: usize) -> Result<(), StageError> {
         let FirstForward { call, given } = self.calls.remove(&microbatch).ok_or(StageError::NotHeld)?;
-        let again = self.uncounted(module, |this| {
-            this.inner.forward_again(&StageCode { function: &this.function, module }, call)
-        })?;
+        let again = self.uncounted(code.module, |inner| inner.forward_again(code, call))?;
         match given {
             Some(given) if checksum(&again)? != given => Err(StageError::Unsupported(DIFFERS.to_owned())),
             _ => Ok(()),
@@ -108,15 +105,20 @@ impl<M: Stage> Engine<M> for Recompute<M> {
         self.inner.forward_only(code, call)
     }
 
-    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
+    fn backward(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: BackwardCall,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError> {
         if let Some(&inputs) = self.idle.get(&call.microbatch) {
             if call.whole {
                 self.idle.remove(&call.microbatch);
             }
             return Ok(vec![None; inputs]);
         }
-        self.again(module, call.microbatch)?;
-        self.inner.backward(module, call, store)
+        self.again(code, call.microbatch)?;
+        self.inner.backward(code, call, store)
     }
 
     fn backward_weight(&mut self, module: &M, microbatch: usize, store: &mut GradientStore) -> Result<(), StageError> {
@@ -177,28 +179,18 @@ impl<M: Stage> EngineState for Recompute<M> {
     }
 }
 
-/// Returns true if the module has a trained parameter.
 fn trains<M: Module>(module: &M) -> bool {
     named_parameters(module, &Names::default()).iter().any(|parameter| parameter.trainable)
 }
 
-/// The size of a call in bytes.
 fn bytes(call: &ForwardCall) -> usize {
     call.input.bytes() + call.extra.bytes() + call.target.as_ref().map_or(0, Payload::bytes)
 }
 
-/// The checksum of what a forward returned: shapes, element types and values.
+/// The checksum of the outputs that a forward returned, or of its loss.
 fn checksum(given: &ForwardOutput) -> Result<u32, StageError> {
     let mut sum = crc32fast::Hasher::new();
-    let mut add = |tensor: &AnyTensor| {
-        let data = tensor.to_data().map_err(StageError::Device)?;
-        sum.update(format!("{:?} {:?}", data.shape(), data.dtype()).as_bytes());
-        sum.update(data.as_bytes());
-        Ok::<_, StageError>(())
-    };
-    match given {
-        ForwardOutput::Activations(payload) => payload.tensors().try_for_each(add)?,
-        ForwardOutput::Loss(loss) => add(&loss.value)?,
-    }
+    let mut add = |tensor: &AnyTensor| tensor.add_to(&mut sum).map_err(StageError::Device);
+    given.roots().iter().try_for_each(&mut add)?;
     Ok(sum.finalize())
 }

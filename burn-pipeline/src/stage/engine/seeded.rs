@@ -24,6 +24,7 @@ use super::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
+use crate::stage::options::StageOptions;
 use crate::stage::random::{Drawn, ForwardSeed, RngProbe, device_generator, drawing};
 use crate::stage::state::{Names, each_float, named_weights, with_weights};
 use burn::module::{Module, ParamId};
@@ -62,18 +63,24 @@ pub(super) fn refuse_draws(recorded: &Recorded, seeded: bool) -> Result<(), Stag
 pub(super) struct SeededDraws {
     pub(super) seed: ForwardSeed,
     /// True if other ranks wait for this one inside its forwards: its tensor-parallel group.
-    pub(super) awaited: bool,
+    awaited: bool,
     /// True if expert-parallel replicas do. Without a seed, forwards do not take turns at the device's generator, so
     /// none of them can wait for that.
-    pub(super) awaited_if_seeded: bool,
+    awaited_if_seeded: bool,
     capture: Option<Device>,
+    /// True if the device lacks a float type; `None` before the first forward.
+    pub(super) lacks_a_type: Option<bool>,
     /// What forwards draw that were recorded, and whose types were checked.
-    pub(super) known: HashMap<Signature, Drawn>,
+    known: HashMap<Signature, Drawn>,
     /// True if a recording was refused, and forwards may run without one.
     pub(super) unseen: bool,
 }
 
 impl SeededDraws {
+    pub(super) fn new(options: &StageOptions) -> Self {
+        Self { awaited: options.grouped, awaited_if_seeded: options.spread, ..Self::default() }
+    }
+
     /// Remembers what a recorded call draws, whose types were checked.
     pub(super) fn learn(&mut self, signature: Signature, recorded: &Recorded) -> Drawn {
         let drawn = recorded.drawn();
@@ -131,7 +138,8 @@ impl SeededDraws {
         let seeded = generator.is_some();
         match seeded {
             true => refuse_draws(&self.recorded(code, &call)?, seeded)?,
-            false => self.refuse_unseeded(code, &call)?,
+            // Each rank would draw different numbers.
+            false => self.inspect(code, &call, Drawn::is_empty, |recorded| refuse_draws(recorded, false))?,
         }
         let (given, drawn) = drawing(generator, || run(call));
         match drawn.is_empty() || seeded {
@@ -140,22 +148,25 @@ impl SeededDraws {
         }
     }
 
-    /// Refuses a forward that draws without a seed, as far as it can be recorded: each rank would draw different
-    /// numbers.
-    fn refuse_unseeded<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<(), StageError> {
+    /// Checks a forward as far as it can be recorded; one whose signature is known not to need it is not recorded.
+    pub(super) fn inspect<M: Stage>(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: &ForwardCall,
+        is_checked: impl FnOnce(&Drawn) -> bool,
+        check: impl FnOnce(&Recorded) -> Result<(), StageError>,
+    ) -> Result<(), StageError> {
         let parameters = Parameters::of(code.module);
         let signature = Signature::new(call, &parameters, &[]);
-        if self.known.get(&signature).is_some_and(Drawn::is_empty) {
-            return Ok(());
-        }
-        if let Some(recorded) = self.try_record(code, call, &parameters)? {
-            refuse_draws(&recorded, false)?;
+        if !self.known.get(&signature).is_some_and(is_checked)
+            && let Some(recorded) = self.try_record(code, call, &parameters)?
+        {
+            check(&recorded)?;
             self.learn(signature, &recorded);
         }
         Ok(())
     }
 
-    /// What a forward draws.
     fn drawn<M: Stage>(
         &mut self,
         code: &StageCode<'_, M>,
@@ -172,7 +183,6 @@ impl SeededDraws {
         Ok(self.learn(signature, &recorded))
     }
 
-    /// Records a forward.
     fn recorded<M: Stage>(&mut self, code: &StageCode<'_, M>, call: &ForwardCall) -> Result<Recorded, StageError> {
         self.record(code, call, &Parameters::of(code.module)).map_err(|refusal| match refusal {
             Refusal::Stage(error) => error,
@@ -181,7 +191,7 @@ impl SeededDraws {
     }
 
     /// Records a forward if it can be recorded; once one cannot, no other is tried.
-    pub(super) fn try_record<M: Stage>(
+    fn try_record<M: Stage>(
         &mut self,
         code: &StageCode<'_, M>,
         call: &ForwardCall,

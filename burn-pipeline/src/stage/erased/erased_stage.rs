@@ -11,7 +11,6 @@ use crate::stage::engine::{
 use crate::stage::error::StageError;
 use crate::stage::module::{Stage, after_step};
 use crate::stage::options::StageOptions;
-use crate::stage::random::ForwardSeed;
 use crate::stage::state::{
     Accumulation, GradientStore, as_leaves, collected, free_abandoned, parameter_ids, retie, step_in_model,
     steps_by_element, trained,
@@ -49,10 +48,6 @@ pub(crate) trait ErasedStage: ReplaceModule + StageWeights + Send {
     fn engine(&self) -> &dyn EngineState;
     /// The engine, to be changed.
     fn engine_mut(&mut self) -> &mut dyn EngineState;
-    /// Sets the seed that the forwards of the next batches draw random numbers from.
-    fn set_forward_seed(&mut self, seed: ForwardSeed) {
-        self.engine_mut().set_forward_seed(seed);
-    }
 
     /// Runs a forward as in training, and holds what its backward needs.
     fn forward(&mut self, call: ForwardCall) -> Result<ForwardOutput, StageError>;
@@ -104,7 +99,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn kinds(&self) -> [Kinds; 2] {
-        self.function.kinds()
+        self.function.kinds.clone()
     }
 
     fn refused(&self) -> Option<StageError> {
@@ -116,7 +111,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn batch_checks(&self) -> BatchChecks {
-        self.function.batch_checks()
+        self.function.checks.clone()
     }
 
     fn options(&self) -> &StageOptions {
@@ -128,7 +123,8 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn choose(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
-        self.choose_engine(split, splits, keep_outputs);
+        self.chosen = (split, splits, keep_outputs);
+        self.make_engine();
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
@@ -153,15 +149,15 @@ impl<M: Stage> ErasedStage for Typed<M> {
         let module = Self::present(&self.module)?.valid();
         let output = self.function.output(&module, call.microbatch, call.input, call.extra)?.into_payload();
         refuse_given(output.tensors())?;
-        if self.batch_checks().target.is_none() || call.target.is_none() {
+        if self.function.checks.target.is_none() || call.target.is_none() {
             return Ok((output, None));
         }
         let given = M::Output::from_payload(output.clone()).map_err(StageError::Input)?;
-        Ok((output, Some(LossPart::from(self.function.loss(given, call.target)?))))
+        Ok((output, Some(LossPart::from(self.function.loss(given, call.target)?).inner())))
     }
 
     fn backward(&mut self, call: BackwardCall) -> Result<Gradients, StageError> {
-        self.engine.backward(Self::present(&self.module)?, call, &mut self.store)
+        self.engine.backward(&Self::code(&self.function, &self.module)?, call, &mut self.store)
     }
 
     fn backward_weight(&mut self, microbatch: usize) -> Result<(), StageError> {
@@ -177,7 +173,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn start_backward(&mut self, call: BackwardCall) -> Result<Started<Gradients>, StageError> {
-        self.engine.start_backward(Self::present(&self.module)?, call, &mut self.store)
+        self.engine.start_backward(&Self::code(&self.function, &self.module)?, call, &mut self.store)
     }
 
     fn complete_backward(&mut self) -> Result<Gradients, StageError> {
@@ -251,8 +247,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
                 self.module = leaves.map(|module| self.rounded(module));
                 if renamed {
                     // Recordings give gradients by the identifiers of before.
-                    let (split, splits, keep_outputs) = self.chosen;
-                    self.choose_engine(split, splits, keep_outputs);
+                    self.make_engine();
                 }
                 Self::present(&self.module).map(drop)
             }
@@ -276,8 +271,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
         // if the ranks that hold the stage compare their recordings, some have done so in the failed call, and others
         // not.
         if self.options.members.is_some() || !self.engine.report().captured {
-            let (split, splits, keep_outputs) = self.chosen;
-            self.choose_engine(split, splits, keep_outputs);
+            self.make_engine();
         }
     }
 }

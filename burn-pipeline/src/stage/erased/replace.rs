@@ -15,7 +15,8 @@ use crate::payload::computes_in;
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
-    NamedParameter, NamedWeight, as_leaves, each_float, named_parameters, named_weights, trained, with_weights,
+    NamedParameter, NamedWeight, as_leaves, each_float, named_parameters, named_weights, trained, unshared,
+    with_weights,
 };
 use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device};
@@ -170,9 +171,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
             return Err(ReplaceError::Device { path, got, expected });
         }
         // The function may hold tensors of another thread.
-        let unshared = |weight: NamedWeight| (weight.id, weight.value.unshared());
-        let values = named_weights(&new, &self.options.names).into_iter().map(unshared).collect();
-        self.replacement = Some(with_weights(new, &values));
+        self.replacement = Some(unshared(new));
         Ok(Some(offered))
     }
 
@@ -182,8 +181,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
         (self.forward_state, self.masters.ruled) = (OnceCell::new(), None);
         self.module = Ok(self.rounded(new));
         self.forget();
-        let (split, splits, keep_outputs) = self.chosen;
-        self.choose_engine(split, splits, keep_outputs);
+        self.make_engine();
     }
 
     fn withdraw_module(&mut self) {

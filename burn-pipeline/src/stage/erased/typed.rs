@@ -45,7 +45,7 @@ impl<M: Stage> Typed<M> {
             module: as_leaves(module, &HashMap::new()),
             masters: Masters::default(),
             function,
-            engine: Box::new(Eager::new("no other way was chosen")),
+            engine: Box::new(Eager::new("no other way was chosen", &StageOptions::default(), false, false)),
             store: GradientStore::default(),
             optimizer: None,
             options: StageOptions::default(),
@@ -110,15 +110,11 @@ impl<M: Stage> Typed<M> {
         self.store.clear();
     }
 
-    /// See [`ErasedStage::choose`](super::ErasedStage::choose).
-    pub(super) fn choose_engine(&mut self, split: SplitBackward, splits: bool, keep_outputs: bool) {
-        self.chosen = (split, splits, keep_outputs);
-        let options = &self.options;
-        let eager = |reason| {
-            let engine = Eager::new(reason).keeping_outputs(keep_outputs).deferring(splits);
-            engine.awaited(options.grouped, options.spread)
-        };
-        self.function.keep_output(options.outputs);
+    /// Makes the chosen engine anew.
+    pub(super) fn make_engine(&mut self) {
+        let (options, (split, splits, keep_outputs)) = (&self.options, self.chosen);
+        let eager = |reason| Eager::new(reason, options, splits, keep_outputs);
+        self.function.keeps_output = options.outputs;
         let captured = |strict| Box::new(Captured::new(strict, options, eager("it cannot be captured")));
         let engine: Box<dyn Engine<M>> = match (split, splits) {
             (SplitBackward::Eager, _) => Box::new(eager("it was asked for")),
@@ -130,7 +126,7 @@ impl<M: Stage> Typed<M> {
             (SplitBackward::Captured, _) => captured(true),
         };
         self.engine = match options.recompute {
-            true => Box::new(Recompute::new(engine, self.function.clone())),
+            true => Box::new(Recompute::new(engine)),
             false => engine,
         };
     }

@@ -6,7 +6,7 @@ use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::state::{
     NamedParameter, NamedWeight, ParameterState, StageState, float_weights, forward_state, merged_weights,
-    named_parameters, named_weights, optimizer_state, values, with_optimizer_state, with_weights,
+    named_parameters, named_weights, optimizer_state, unshared, values, with_optimizer_state, with_weights,
 };
 use burn::module::{Module, ParamId};
 use std::any::Any;
@@ -47,7 +47,6 @@ pub(crate) trait StageWeights {
     fn merged_weights(&self) -> Vec<NamedWeight>;
     /// What the module's forward can change (running statistics), in visiting order.
     fn forward_state(&self) -> Vec<NamedWeight>;
-    /// Returns true if the stage has an optimizer.
     fn has_optimizer(&self) -> bool;
     /// The optimizer's state, by parameter; `None` without an optimizer.
     fn optimizer_state(&self) -> Result<Option<HashMap<ParamId, ParameterState>>, StageError>;
@@ -171,8 +170,6 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn module(&self) -> Box<dyn Any + Send> {
-        let unshared = |weight: NamedWeight| (weight.id, weight.value.unshared());
-        let weights = self.named_weights().into_iter().map(unshared).collect();
-        Box::new(self.whole().ok().map(|module| with_weights(module, &weights)))
+        Box::new(self.whole().ok().map(unshared))
     }
 }

@@ -7,7 +7,7 @@ use crate::payload::AnyTensor;
 use crate::program::{CustomOps, Edges, Recording, alike, computed, configured, draw, edge};
 use crate::stage::state::values;
 use burn::backend::ir::{GraphIr, OperationIr, TensorId, TensorIr};
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, Param, Parameter};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use parking_lot::Mutex;
 use rand::SeedableRng;
@@ -72,23 +72,25 @@ fn edges<M: Module>(module: &M) -> Option<Vec<TensorIr>> {
 /// Consumes each parameter with one operation: tensors that are left then are held by something else.
 struct Marked(usize);
 
-impl ModuleMapper for Marked {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+impl Marked {
+    fn marked<T: Parameter>(&mut self, param: Param<T>, mark: impl FnOnce(T) -> T) -> Param<T> {
         self.0 += 1;
         let (id, tensor, mapper) = param.consume();
-        Param::from_mapped_value(id, tensor.neg(), mapper)
+        Param::from_mapped_value(id, mark(tensor), mapper)
+    }
+}
+
+impl ModuleMapper for Marked {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.marked(param, Tensor::neg)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.0 += 1;
-        let (id, tensor, mapper) = param.consume();
-        Param::from_mapped_value(id, tensor.neg(), mapper)
+        self.marked(param, Tensor::neg)
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        self.0 += 1;
-        let (id, tensor, mapper) = param.consume();
-        Param::from_mapped_value(id, tensor.bool_not(), mapper)
+        self.marked(param, Tensor::bool_not)
     }
 }
 

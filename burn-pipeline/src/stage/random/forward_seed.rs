@@ -22,7 +22,6 @@ impl ForwardSeed {
         Self { seed }
     }
 
-    /// Returns true if there is a seed.
     pub(crate) fn is_set(&self) -> bool {
         self.seed.is_some()
     }

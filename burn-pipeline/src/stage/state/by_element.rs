@@ -17,8 +17,7 @@
 //! type with its largest number, and once more in f32.
 
 use super::each::each_float;
-use super::gradients::{Accumulation, GradientStore, collected};
-use super::in_model::step_in_model;
+use super::in_model::step_made_up;
 use super::named::{NamedParameter, named_parameters};
 use super::names::Names;
 use super::weights::with_weights;
@@ -27,7 +26,7 @@ use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, Device, TensorData};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The number of elements in a half.
 const HALF: usize = 4;
@@ -101,14 +100,7 @@ impl<M: Module> Trial<'_, M> {
         let mut made = with_weights(self.module.clone(), &values(|i, _| 0.1 * i));
         let mut optimizer = self.optimizer.clone();
         let step = |of| {
-            let mut store = GradientStore::new(Accumulation::AsTheyCome);
-            values(of).into_iter().for_each(|(id, gradient)| store.set(id, gradient));
-            let gradients = collected(&made, &mut store);
-            let (stepped, panic) = step_in_model(&mut optimizer, 0.01.into(), made.clone(), gradients, self.names);
-            if let Some(panic) = panic {
-                resume_unwind(panic);
-            }
-            made = stepped;
+            made = step_made_up(&mut optimizer, 0.01, made.clone(), values(of), self.names);
             self.elements(&made)
         };
         STEPS.into_iter().map(step).collect()

@@ -8,9 +8,7 @@ use std::any::TypeId;
 
 /// A parameter or buffer of any rank and kind. What reads its value initialises a lazy one.
 pub(crate) trait AnyParam {
-    /// Its identifier.
     fn id(&self) -> ParamId;
-    /// Returns true if it is a float parameter.
     fn is_float(&self) -> bool;
     /// Its value in forwards.
     fn value(&self) -> AnyTensor;

@@ -37,7 +37,6 @@ pub(crate) struct GradientStore {
 }
 
 impl GradientStore {
-    /// An empty store.
     pub(crate) fn new(accumulation: Accumulation) -> Self {
         Self { accumulation, ..Self::default() }
     }
@@ -51,11 +50,6 @@ impl GradientStore {
     /// An empty store with the same rules.
     pub(crate) fn emptied(&self) -> Self {
         Self::new(self.accumulation).widening(self.wide)
-    }
-
-    /// A gradient in the type of its sum.
-    fn summand(&self, gradient: AnyTensor) -> AnyTensor {
-        if self.wide { gradient.widened() } else { gradient }
     }
 
     /// A sum that was made in f32, in the type of the sums of gradients of type `own`.
@@ -72,7 +66,6 @@ impl GradientStore {
         self.halves.clear();
     }
 
-    /// The order in which gradients are added.
     pub(crate) fn accumulation(&self) -> Accumulation {
         self.accumulation
     }
@@ -107,16 +100,10 @@ impl GradientStore {
             return;
         };
         // A sum of two numbers does not depend on their order; a sum of three would.
-        let mut both: HashMap<ParamId, AnyTensor> = HashMap::new();
-        for (id, gradient) in first.into_iter().chain(gradients) {
-            let gradient = self.summand(gradient);
-            let sum = match both.remove(&id) {
-                Some(sum) => sum.plus(gradient),
-                None => gradient,
-            };
-            both.insert(id, sum);
-        }
-        self.add(microbatch, both.into_iter().collect());
+        let mut both = self.emptied();
+        both.sum(first);
+        both.sum(gradients);
+        self.add(microbatch, both.sums.into_iter().collect());
     }
 
     /// Returns true if gradients of this microbatch would be added to the sums now, and not held back.
@@ -124,14 +111,10 @@ impl GradientStore {
         self.accumulation == Accumulation::AsTheyCome || self.next == microbatch
     }
 
-    /// Adds gradients that are already sums over microbatches.
-    pub(crate) fn add_merged(&mut self, gradients: WeightGradients) {
-        self.sum(gradients);
-    }
-
-    fn sum(&mut self, gradients: WeightGradients) {
+    /// Adds gradients to the sums now.
+    pub(in crate::stage) fn sum(&mut self, gradients: WeightGradients) {
         for (id, gradient) in gradients {
-            let gradient = self.summand(gradient);
+            let gradient = if self.wide { gradient.widened() } else { gradient };
             let sum = match self.sums.remove(&id) {
                 Some(sum) => sum.plus(gradient),
                 None => gradient,
@@ -148,12 +131,10 @@ impl GradientStore {
         }
     }
 
-    /// The sum of one parameter.
     pub(crate) fn get(&self, id: ParamId) -> Option<&AnyTensor> {
         self.sums.get(&id)
     }
 
-    /// Replaces the sum of one parameter.
     pub(crate) fn set(&mut self, id: ParamId, gradient: AnyTensor) {
         self.sums.insert(id, gradient);
     }
@@ -164,12 +145,10 @@ impl GradientStore {
         self.sums.values().chain(early)
     }
 
-    /// Takes the sum of one parameter out.
     pub(crate) fn remove(&mut self, id: ParamId) -> Option<AnyTensor> {
         self.sums.remove(&id)
     }
 
-    /// Drops all gradients.
     pub(crate) fn clear(&mut self) {
         self.sums.clear();
         self.early.clear();

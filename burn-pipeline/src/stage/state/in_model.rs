@@ -8,22 +8,19 @@
 //! puts its own mapper between the two: it hides the path inside the stage, and enters each parameter by its name in
 //! the model.
 
+use super::gradients::{GradientStore, collected};
 use super::names::Names;
+use crate::payload::AnyTensor;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Bool, Device, Int, Tensor};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A panic that was caught.
 pub(in crate::stage) type Panic = Box<dyn Any + Send>;
-
-/// The panic caught so far.
-fn held(panic: &Mutex<Option<Panic>>) -> MutexGuard<'_, Option<Panic>> {
-    panic.lock()
-}
 
 /// Steps a module's parameters, each according to the groups of its name in the model. Returns the module, and the
 /// optimizer's panic if it panicked.
@@ -37,6 +34,23 @@ pub(in crate::stage) fn step_in_model<M: Module>(
     let panic = Mutex::new(None);
     let module = optimizer.step(learning_rate, InModel { module, names, panic: &panic }, gradients).module;
     (module, panic.into_inner())
+}
+
+/// Steps a made-up module with these gradients, and unwinds if the optimizer panics.
+pub(super) fn step_made_up<M: Module>(
+    optimizer: &mut ModuleOptimizer,
+    learning_rate: f64,
+    module: M,
+    gradients: impl IntoIterator<Item = (ParamId, AnyTensor)>,
+    names: &Names,
+) -> M {
+    let mut store = GradientStore::default();
+    gradients.into_iter().for_each(|(id, gradient)| store.set(id, gradient));
+    let gradients = collected(&module, &mut store);
+    match step_in_model(optimizer, learning_rate.into(), module, gradients, names) {
+        (stepped, None) => stepped,
+        (_, Some(panic)) => resume_unwind(panic),
+    }
 }
 
 /// A module as mappers see it in the whole model.
@@ -107,7 +121,7 @@ impl<T: ModuleMapper> ModuleMapper for Named<'_, T> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if held(self.panic).is_some() {
+        if self.panic.lock().is_some() {
             return param;
         }
         let name = self.names.of_parameter(param.id, &self.path.join("."));
@@ -117,7 +131,7 @@ impl<T: ModuleMapper> ModuleMapper for Named<'_, T> {
         let mapped = catch_unwind(AssertUnwindSafe(|| self.mapper.map_float(param)));
         self.mapper.exit_module(&name, "");
         mapped.unwrap_or_else(|panic| {
-            *held(self.panic) = Some(panic);
+            *self.panic.lock() = Some(panic);
             kept
         })
     }

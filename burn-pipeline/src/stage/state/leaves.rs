@@ -22,8 +22,9 @@
 use super::each::{AnyParam, each_float, with_each};
 use crate::payload::AnyTensor;
 use crate::stage::error::StageError;
+use burn::backend::{AutodiffBackend, Dispatch};
 use burn::module::{Module, ParamId};
-use burn::tensor::{DType, GradientCheckpointingStrategy};
+use burn::tensor::{DType, GradientCheckpointingStrategy, Shape};
 use std::collections::HashMap;
 
 /// How autodiff treats a float parameter.
@@ -102,6 +103,22 @@ pub(in crate::stage) fn as_leaves<M: Module>(module: M, known: &HashMap<ParamId,
         None if leaves.is_empty() => Ok(module),
         None => Ok(with_each(module, |param| leaves.get(&param.id()).cloned())),
     }
+}
+
+/// Makes Burn free what forwards of the module keep that will have no backward, after a failure.
+///
+/// Burn frees abandoned nodes of a graph in the next backward of that graph, and a module's parameters are leaves of
+/// the graphs of all its forwards. So a small backward runs over one element of each parameter, and its gradient is
+/// dropped.
+pub(in crate::stage) fn free_abandoned<M: Module>(module: &M) {
+    each_float(module, |_, param| {
+        let value = param.value();
+        let elements = value.shape().num_elements();
+        if param.is_trained() && elements > 0 {
+            let one = value.reshape(Shape::new([elements])).narrow(0, 0, 1);
+            drop(Dispatch::backward(one.into_dispatch()));
+        }
+    });
 }
 
 /// Whether each float parameter of a module is trained.

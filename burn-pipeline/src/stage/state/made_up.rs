@@ -10,8 +10,7 @@
 //!    optimizer clips to, some gradients are clipped and some are not; the first ones show epsilons. The learning
 //!    rate is large, so that weight decay shows.
 
-use super::gradients::{Accumulation, GradientStore, collected};
-use super::in_model::step_in_model;
+use super::in_model::step_made_up;
 use super::names::Names;
 use super::weights::float_weights;
 use crate::panics::quietly;
@@ -20,7 +19,6 @@ use burn::module::{Module, Param};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
-use std::panic::resume_unwind;
 
 /// The maximum number of names that get a matrix; of more names, this many are taken evenly.
 const NAMES: usize = 256;
@@ -74,14 +72,8 @@ impl MadeUpSteps {
             // Each step goes in another direction, so that moments show what they keep.
             let values = [1.0, -2.0, 3.0, if step % 2 == 0 { -0.5 } else { 0.25 }];
             let gradient = AnyTensor::from_data_exact(data(values.map(|value| value * scale)), device);
-            let mut store = GradientStore::new(Accumulation::AsTheyCome);
-            made.at.iter().for_each(|at| store.set(at.id, gradient.clone()));
-            let gradients = collected(&made, &mut store);
-            let (stepped, panic) = step_in_model(&mut optimizer, RATE.into(), made, gradients, &in_model);
-            if let Some(panic) = panic {
-                resume_unwind(panic);
-            }
-            made = stepped;
+            let gradients: Vec<_> = made.at.iter().map(|at| (at.id, gradient.clone())).collect();
+            made = step_made_up(&mut optimizer, RATE, made, gradients, &in_model);
         }
         let read = |weight: AnyTensor| weight.into_data().map(|data| data.iter::<f32>().collect());
         let steps: Result<Vec<Vec<f32>>, String> = float_weights(&made).into_iter().map(|(_, at)| read(at)).collect();

@@ -105,8 +105,9 @@ impl Masters {
     /// Like [`Masters::whole`], and gives the masters away until [`Masters::round`], so that they can be changed in
     /// place.
     pub(in crate::stage) fn take<M: Module>(&mut self, module: M) -> M {
-        let values = std::mem::take(&mut self.values);
-        if values.is_empty() { module } else { with_weights(module, &values) }
+        let whole = self.whole(module);
+        self.values.clear();
+        whole
     }
 
     /// Takes the masters out of a module, and leaves their rounded copies.

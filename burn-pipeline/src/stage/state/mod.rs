@@ -5,9 +5,8 @@
 //! [`forward_state`] (what forwards can change), [`masters`] (values in f32, of which the module has rounded copies),
 //! [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
 //! parameter), [`by_element`] (whether the optimizer can step shards), [`made_up`] (whether it equals that of other
-//! processes), [`abandoned`] (graphs that a failure has left), [`shared_error`].
+//! processes), [`shared_error`].
 
-mod abandoned;
 mod by_element;
 mod each;
 mod forward_state;
@@ -22,7 +21,6 @@ mod optimizer;
 mod shared_error;
 mod weights;
 
-pub(super) use abandoned::free_abandoned;
 pub(super) use by_element::steps_by_element;
 pub(super) use each::{each_float, with_each};
 pub(super) use forward_state::forward_state;
@@ -31,7 +29,7 @@ pub(crate) use gradients::GradientStore;
 pub(super) use gradients::{WeightGradients, collected};
 pub(super) use in_model::step_in_model;
 pub(crate) use leaves::Standing;
-pub(super) use leaves::{as_leaves, trained};
+pub(super) use leaves::{as_leaves, free_abandoned, trained};
 pub(crate) use made_up::{MadeUpSteps, made_up_names};
 pub(super) use masters::Masters;
 pub(crate) use named::NamedParameter;
@@ -42,4 +40,4 @@ pub(super) use optimizer::optimizer_state;
 pub(crate) use optimizer::{ParameterState, StageState, StateValue, with_optimizer_state};
 pub use shared_error::SharedError;
 pub use weights::{NamedWeight, named_weights, with_weights};
-pub(super) use weights::{float_weights, merged_weights, values};
+pub(super) use weights::{float_weights, merged_weights, unshared, values};

@@ -5,7 +5,7 @@ use super::names::Names;
 use crate::payload::AnyTensor;
 use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
 use burn::tensor::{Bool, DType, Int, Tensor};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// One float parameter of a module.
 #[derive(Clone, PartialEq, Debug)]
@@ -14,11 +14,8 @@ pub(crate) struct NamedParameter {
     pub(crate) path: String,
     /// Its name in the whole model.
     pub(crate) name: String,
-    /// Its identifier.
     pub(crate) id: ParamId,
-    /// Shape.
     pub(crate) shape: Vec<usize>,
-    /// Element type.
     pub(crate) dtype: DType,
     /// True if it gets gradients.
     pub(crate) trainable: bool,
@@ -46,12 +43,9 @@ pub(in crate::stage) fn named_parameters<M: Module>(module: &M, names: &Names) -
 /// Burn's optimizers step a parameter with several paths at the first of them only. Without this the other paths
 /// would keep the old value and, as leaves of their own, would split the gradient.
 pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
-    let mut places = Vec::new();
-    each_float(&module, |_, param| places.push(param.id()));
-    let count = places.len();
-    places.sort_unstable();
-    places.dedup();
-    if places.len() == count {
+    let (mut seen, mut tied) = (HashSet::new(), false);
+    each_float(&module, |_, param| tied |= !seen.insert(param.id()));
+    if !tied {
         return module;
     }
     let mut first: HashMap<ParamId, AnyTensor> = HashMap::new();

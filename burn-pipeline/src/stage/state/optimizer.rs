@@ -24,14 +24,8 @@ use std::collections::{BTreeMap, HashMap};
 pub(crate) enum StateValue {
     /// A tensor (such as a moment).
     Tensor(TensorData),
-    /// A signed number.
-    Int(i64),
-    /// A non-negative number (such as a step counter).
-    UInt(u64),
-    /// A floating-point number.
-    Float(f64),
-    /// A flag.
-    Bool(bool),
+    /// A number (such as a step counter) or a flag.
+    Scalar(Scalar),
 }
 
 /// An optimizer's state for one parameter, by field.
@@ -61,7 +55,7 @@ pub(crate) fn optimizer_state(optimizer: &ModuleOptimizer) -> Result<HashMap<Par
         Ok::<_, String>(())
     };
     for (entry, &scalar) in reader.scalars() {
-        keep(entry, scalar.into())?;
+        keep(entry, StateValue::Scalar(scalar))?;
     }
     for tensor in reader.into_tensors().map_err(|e| e.to_string())? {
         let (entry, dtype, shape, _, bytes) = tensor.into_parts().map_err(|e| e.to_string())?;
@@ -79,12 +73,14 @@ pub(crate) fn with_optimizer_state(
     states: &HashMap<ParamId, ParameterState>,
     paths: &HashMap<ParamId, String>,
 ) -> Result<ModuleOptimizer, String> {
-    let entries = |(id, state)| entries(id, state);
     let (mut tensors, mut scalars) = (Vec::new(), Vec::new());
-    for (id, entry, value) in states.iter().flat_map(entries) {
-        match value.scalar() {
-            Ok(scalar) => scalars.push((entry, scalar)),
-            Err(data) => {
+    let entries =
+        states.iter().flat_map(|(id, state)| state.iter().map(move |(field, value)| (id.val(), field, value)));
+    for (id, field, value) in entries {
+        let entry = format!("{id}.{field}");
+        match value {
+            StateValue::Scalar(scalar) => scalars.push((entry, *scalar)),
+            StateValue::Tensor(data) => {
                 let (bytes, shape, dtype) = data.clone().into_parts();
                 tensors.push(burn_pack::Tensor::new(entry, dtype, shape, Some(id), bytes));
             }
@@ -149,25 +145,6 @@ fn refused() -> String {
     }
 }
 
-/// A parameter's entries as Burn's record names them.
-fn entries<'a>(
-    id: &'a ParamId,
-    state: &'a ParameterState,
-) -> impl Iterator<Item = (u64, String, &'a StateValue)> + use<'a> {
-    state.iter().map(move |(field, value)| (id.val(), format!("{}.{field}", id.val()), value))
-}
-
-impl From<Scalar> for StateValue {
-    fn from(scalar: Scalar) -> Self {
-        match scalar {
-            Scalar::Int(value) => StateValue::Int(value),
-            Scalar::UInt(value) => StateValue::UInt(value),
-            Scalar::Float(value) => StateValue::Float(value),
-            Scalar::Bool(value) => StateValue::Bool(value),
-        }
-    }
-}
-
 impl StateValue {
     /// Returns true if the type and every bit are equal.
     fn is(&self, other: &Self) -> bool {
@@ -175,18 +152,10 @@ impl StateValue {
             (StateValue::Tensor(own), StateValue::Tensor(other)) => {
                 (own.dtype(), own.shape(), own.as_bytes()) == (other.dtype(), other.shape(), other.as_bytes())
             }
-            (StateValue::Float(own), StateValue::Float(other)) => own.to_bits() == other.to_bits(),
+            (StateValue::Scalar(Scalar::Float(own)), StateValue::Scalar(Scalar::Float(other))) => {
+                own.to_bits() == other.to_bits()
+            }
             (own, other) => own == other,
-        }
-    }
-
-    fn scalar(&self) -> Result<Scalar, &TensorData> {
-        match self {
-            StateValue::Tensor(data) => Err(data),
-            StateValue::Int(value) => Ok(Scalar::Int(*value)),
-            StateValue::UInt(value) => Ok(Scalar::UInt(*value)),
-            StateValue::Float(value) => Ok(Scalar::Float(*value)),
-            StateValue::Bool(value) => Ok(Scalar::Bool(*value)),
         }
     }
 }
@@ -200,10 +169,11 @@ mod tests {
     fn state_of_another_rank_than_its_parameter_is_refused() {
         for (rank, fits) in [(1, true), (2, false), (0, false)] {
             let moment = || StateValue::Tensor(TensorData::new(vec![0f32; 3], [3]));
-            let fields = [("moment_1", moment()), ("moment_2", moment()), ("time", StateValue::UInt(1))];
+            let number = |number| StateValue::Scalar(Scalar::UInt(number));
+            let fields = [("moment_1", moment()), ("moment_2", moment()), ("time", number(1))];
             let mut state: ParameterState =
                 fields.into_iter().map(|(field, value)| (format!("momentum.{field}"), value)).collect();
-            state.insert("__rank".to_owned(), StateValue::UInt(rank));
+            state.insert("__rank".to_owned(), number(rank));
             let states = HashMap::from([(ParamId::from(1), state)]);
             let loaded = with_optimizer_state(AdamWConfig::new().init(), &states, &HashMap::new());
             assert_eq!(loaded.is_ok(), fits, "{rank}");

@@ -47,6 +47,13 @@ pub fn named_weights<M: Module>(module: &M, names: &Names) -> Vec<NamedWeight> {
     weights
 }
 
+/// The module for another thread, with tensors that it does not share with this one.
+pub(in crate::stage) fn unshared<M: Module>(module: M) -> M {
+    let own = |weight: NamedWeight| (weight.id, weight.value.unshared());
+    let weights = named_weights(&module, &Names::default()).into_iter().map(own).collect();
+    with_weights(module, &weights)
+}
+
 /// Like [`named_weights`], with adapters added to the weights that they adapt. A parameter with several paths, at some
 /// of which an adapter adapts it, comes once for each path.
 pub(in crate::stage) fn merged_weights<M: Module>(module: M, names: &Names) -> Vec<NamedWeight> {

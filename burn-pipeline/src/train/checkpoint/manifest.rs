@@ -7,6 +7,7 @@ use super::durable::write_durably;
 use super::error::{CheckpointError, READING};
 use crate::stage::StateValue;
 use crate::train::progress::Progress;
+use burn::store::burn_pack::Scalar;
 use burn::tensor::DType;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -233,22 +234,22 @@ impl StateEntry {
     pub(super) fn of(value: &StateValue) -> Self {
         match value {
             StateValue::Tensor(_) => StateEntry::Tensor,
-            StateValue::Int(value) => StateEntry::Int(*value),
-            StateValue::UInt(value) => StateEntry::Uint(*value),
-            StateValue::Float(value) => StateEntry::FloatBits(value.to_bits()),
-            StateValue::Bool(value) => StateEntry::Bool(*value),
+            StateValue::Scalar(Scalar::Int(value)) => StateEntry::Int(*value),
+            StateValue::Scalar(Scalar::UInt(value)) => StateEntry::Uint(*value),
+            StateValue::Scalar(Scalar::Float(value)) => StateEntry::FloatBits(value.to_bits()),
+            StateValue::Scalar(Scalar::Bool(value)) => StateEntry::Bool(*value),
         }
     }
 
     /// The number; `None` for a tensor.
     pub(super) fn value(&self) -> Option<StateValue> {
-        Some(match self {
+        Some(StateValue::Scalar(match self {
             StateEntry::Tensor => return None,
-            StateEntry::Int(value) => StateValue::Int(*value),
-            StateEntry::Uint(value) => StateValue::UInt(*value),
-            StateEntry::FloatBits(bits) => StateValue::Float(f64::from_bits(*bits)),
-            StateEntry::Bool(value) => StateValue::Bool(*value),
-        })
+            StateEntry::Int(value) => Scalar::Int(*value),
+            StateEntry::Uint(value) => Scalar::UInt(*value),
+            StateEntry::FloatBits(bits) => Scalar::Float(f64::from_bits(*bits)),
+            StateEntry::Bool(value) => Scalar::Bool(*value),
+        }))
     }
 }
 

@@ -36,6 +36,7 @@ use crate::train::plans::split_stages;
 use crate::train::setup::Builder;
 use burn_pipeline_plan::cost::{LinkCosts, Profile, StageCost};
 use burn_pipeline_plan::plan::StageId;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The number of microbatches that run on the same threads, after the first one.
@@ -91,10 +92,10 @@ impl Builder {
     ) -> Result<StageCost, MeasureError> {
         let (before, context) = (meter.allocated(), walk.context(index));
         // A member that is measured alone has no others to compare collectives with.
-        let members = (context.group.size() > 1).then(|| Members::new(drop));
+        let members = (context.group.size() > 1).then(|| -> Members { Arc::new(|_| ()) });
         let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.settings.outputs, members))?
             .ok_or(MeasureError::NoStages)?;
-        held.set_forward_seed(ForwardSeed::new(self.seed));
+        held.engine_mut().set_forward_seed(ForwardSeed::new(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
         // The first stage that trains has no `I`: `W` is its whole backward.
         let alone = index > 0 && walk.first_trained == Some(index);

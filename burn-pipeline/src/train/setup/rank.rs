@@ -273,7 +273,9 @@ impl Blueprint {
     fn members(&self, stage: StageId, groups: &StageGroups) -> Option<Members> {
         let StageGroups { members, replicas, .. } = groups.clone();
         let (several, plan) = (members.size() > 1 || replicas.size() > 1, self.plan.clone());
-        several.then(|| Members::new(move |recorded| Holders::new(&members, &replicas).compare(&plan, stage, recorded)))
+        several.then(|| -> Members {
+            Arc::new(move |recorded| Holders::new(&members, &replicas).compare(&plan, stage, recorded))
+        })
     }
 
     /// Gives every process the facts of all stages.

@@ -12,9 +12,8 @@ use crate::stage::engine::function::StageCode;
 use crate::stage::engine::recording::{Parameters, Recorded, Refusal, Signature, record};
 use crate::stage::engine::seeded::refuse_draws;
 use crate::stage::error::StageError;
-use crate::stage::members::Members;
 use crate::stage::module::Stage;
-use crate::stage::options::StageOptions;
+use crate::stage::options::{Members, StageOptions};
 use crate::stage::random::ForwardSeed;
 use burn::tensor::Device;
 use std::collections::HashMap;
@@ -84,7 +83,7 @@ impl Captured {
         let made = match recorded {
             Ok(recorded) if recorded.changes_buffers => {
                 refuse_types(&recorded)?;
-                self.eager.learn(Signature::new(call, parameters, &[]), &recorded);
+                self.eager.seeded.learn(Signature::new(call, parameters, &[]), &recorded);
                 self.refuse(CHANGES_BUFFERS.to_owned())?
             }
             Ok(recorded) => {
@@ -95,12 +94,12 @@ impl Captured {
             }
             Err(Refusal::Stage(error)) => return Err(error),
             Err(Refusal::Cannot(reason)) => {
-                self.eager.cannot_record();
+                self.eager.seeded.unseen = true;
                 self.refuse(reason)?
             }
         };
         if let Some(members) = self.members.take() {
-            members.compare(made.as_ref().map(|made| made.recording.exchanges()));
+            members(made.as_ref().map(|made| made.recording.exchanges()));
         }
         Ok(made)
     }
@@ -139,7 +138,7 @@ impl Captured {
         }
         self.elsewhere.doubt();
         let began = std::time::Instant::now();
-        let made = self.programs.insert(recorded, signature, parameters.ids());
+        let made = self.programs.insert(recorded, signature, parameters.ids.clone());
         let milliseconds = began.elapsed().as_secs_f64() * 1e3;
         tracing::info!(milliseconds, deferrable = made.programs.deferrable(), "stage captured: its backward is split");
         Ok(made)

@@ -50,7 +50,7 @@ impl Captured {
             Some((stage.weight(product.gradient), sum))
         };
         let sums = products.filter_map(gradient).collect();
-        store.add_merged(sums);
+        store.sum(sums);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::replayable::Replayable;
 use crate::payload::{AnyTensor, Payload, PayloadPart};
 use crate::program::{NO_REPLAY, Phase, Program, ProgramError, Replay, Sums, interpreter, is_like, spec};
-use crate::stage::engine::call::{ForwardCall, Gradients};
+use crate::stage::engine::call::{ForwardCall, Gradients, check_gradients};
 use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
 use crate::stage::state::GradientStore;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// One microbatch between the first program and the last one.
 pub(super) struct MicrobatchRun {
+    /// The microbatch's index in the whole batch.
+    pub(super) microbatch: usize,
     pub(super) stage: Arc<Replayable>,
     replay: Box<dyn Replay>,
     pub(super) device: Device,
@@ -43,8 +45,8 @@ impl MicrobatchRun {
         if let Some(generator) = generator {
             replay.draw_from(generator);
         }
-        let (sums, unloaded) = (Sums::new(), false);
-        let mut run = Self { replay, device, stage: stage.clone(), reached: None, sums, unloaded };
+        let (microbatch, sums, unloaded) = (call.microbatch, Sums::new(), false);
+        let mut run = Self { microbatch, replay, device, stage: stage.clone(), reached: None, sums, unloaded };
         let edges = &stage.programs.edges;
         let target = call.target.filter(|_| call.ends_route).into_iter();
         let arrived = [call.input, call.extra].into_iter().chain(target).flat_map(tensors);
@@ -134,20 +136,10 @@ impl MicrobatchRun {
     pub(super) fn seed(&mut self, seeds: Gradients, phase: Phase) -> Result<(), StageError> {
         let stage = self.stage.clone();
         let program = stage.programs.program(phase);
-        let expected = stage.output.outputs();
-        if seeds.len() != expected {
-            return Err(StageError::GradientCount { got: seeds.len(), expected });
-        }
-        for (output, (edge, seed)) in stage.programs.edges.seeds.iter().zip(seeds).enumerate() {
-            let Some(edge) = edge else { continue };
-            if let Some(seed) = &seed
-                && (seed.shape() != edge.shape || seed.dtype() != edge.dtype)
-            {
-                let text = |shape: &burn::tensor::Shape, dtype| format!("{shape:?} of {dtype:?}");
-                let (got, expected) = (text(&seed.shape(), seed.dtype()), text(&edge.shape, edge.dtype));
-                return Err(StageError::GradientSpec { output, got, expected });
-            }
-            if program.reads(edge) {
+        let edges = &stage.programs.edges.seeds;
+        check_gradients(&seeds, edges.iter().map(|edge| edge.as_ref().map(|edge| (&edge.shape, edge.dtype))))?;
+        for (edge, seed) in edges.iter().zip(seeds) {
+            if let Some(edge) = edge.as_ref().filter(|edge| program.reads(edge)) {
                 let zero = || {
                     let device = self.device.clone().inner();
                     Dispatch::float_zeros(edge.shape.clone(), device.as_dispatch(), edge.dtype.into())
@@ -171,15 +163,15 @@ impl MicrobatchRun {
 
     /// Takes sums out of the store for a program to add weight gradients to, if the store would now add this
     /// microbatch's.
-    pub(super) fn borrow_sums(&mut self, microbatch: usize, phase: Phase, store: &mut GradientStore) {
-        if !self.is_whole() || !store.adds_now(microbatch) {
+    pub(super) fn borrow_sums(&mut self, phase: Phase, store: &mut GradientStore) {
+        if !self.is_whole() || !store.adds_now(self.microbatch) {
             return;
         }
         let stage = self.stage.clone();
         let program = stage.programs.program(phase);
         let own = stage.programs.edges.weight_gradients.iter().filter(|(_, gradient)| program.gives_once(gradient));
         for (place, gradient) in own {
-            let parameter = stage.parameter(*place);
+            let parameter = stage.parameters[*place];
             let alike = |sum: &AnyTensor| sum.shape() == gradient.shape && sum.dtype() == gradient.dtype;
             if store.get(parameter).is_some_and(alike)
                 && let Some(sum) = store.remove(parameter)
@@ -190,16 +182,11 @@ impl MicrobatchRun {
     }
 
     /// Gives the weight gradients of a program's results to the store, and returns borrowed sums.
-    pub(super) fn store_weights(
-        &mut self,
-        microbatch: usize,
-        given: impl Iterator<Item = DispatchTensor>,
-        store: &mut GradientStore,
-    ) {
+    pub(super) fn store_weights(&mut self, given: impl Iterator<Item = DispatchTensor>, store: &mut GradientStore) {
         let stage = self.stage.clone();
         let (mut sums, mut gradients) = (Vec::new(), Vec::new());
         for ((place, edge), value) in stage.programs.edges.weight_gradients.iter().zip(given) {
-            let (parameter, value) = (stage.parameter(*place), AnyTensor::from_dispatch(value));
+            let (parameter, value) = (stage.parameters[*place], AnyTensor::from_dispatch(value));
             match self.sums.remove(&edge.id) {
                 Some(None) => sums.push((parameter, value)),
                 borrowed => {
@@ -209,8 +196,8 @@ impl MicrobatchRun {
                 }
             }
         }
-        store.add_merged(sums);
-        store.add(microbatch, gradients);
+        store.sum(sums);
+        store.add(self.microbatch, gradients);
     }
 }
 

@@ -11,13 +11,13 @@ use crate::stage::options::StageOptions;
 use burn::backend::ir::TensorId;
 use burn::module::ParamId;
 use burn::tensor::{Device, TensorData};
+use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
 /// A bounded number of programs.
 #[derive(Default)]
 pub(super) struct Programs {
     limit: usize,
-    /// True if programs are compiled.
     compile: bool,
     /// Set if compiled programs round the operands of matmuls.
     rounded: Option<Bf16>,
@@ -106,8 +106,8 @@ impl Programs {
             *data = constant.data.clone();
             constants.push((*id, constant));
         }
-        let recording = Arc::new(recording);
-        let made = Arc::new(Replayable::new(programs, recording, output, parameters, constants, signature));
+        let (recording, partial) = (Arc::new(recording), Mutex::default());
+        let made = Arc::new(Replayable { programs, recording, output, parameters, constants, signature, partial });
         self.kept.truncate(self.limit - 1);
         self.kept.insert(0, Entry { stage: made.clone(), unrecorded: 0, reads_microbatch });
         made
@@ -124,7 +124,6 @@ impl Programs {
         made
     }
 
-    /// All programs that are kept.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Replayable>> {
         self.kept.iter().map(|known| &known.stage)
     }

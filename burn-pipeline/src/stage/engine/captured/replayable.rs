@@ -24,7 +24,7 @@ pub(super) struct Replayable {
     /// What the programs were made from, to check whether a forward is still the same.
     pub(super) recording: Arc<Recording>,
     pub(super) output: OutputSpec,
-    parameters: Vec<ParamId>,
+    pub(super) parameters: Vec<ParamId>,
     pub(super) constants: Vec<(TensorId, Arc<Constant>)>,
     /// The call that it was captured for.
     pub(super) signature: Signature,
@@ -33,21 +33,17 @@ pub(super) struct Replayable {
 }
 
 impl Replayable {
-    pub(super) fn new(
-        programs: Arc<StagePrograms>,
-        recording: Arc<Recording>,
-        output: OutputSpec,
-        parameters: Vec<ParamId>,
-        constants: Vec<(TensorId, Arc<Constant>)>,
-        signature: Signature,
-    ) -> Self {
-        Self { programs, recording, output, parameters, constants, signature, partial: Mutex::default() }
-    }
-
     /// The same stage with other programs.
     pub(super) fn with_programs(&self, programs: Arc<StagePrograms>) -> Self {
-        let (recording, output, parameters) = (self.recording.clone(), self.output.clone(), self.parameters.clone());
-        Self::new(programs, recording, output, parameters, self.constants.clone(), self.signature.clone())
+        Self {
+            programs,
+            recording: self.recording.clone(),
+            output: self.output.clone(),
+            parameters: self.parameters.clone(),
+            constants: self.constants.clone(),
+            signature: self.signature.clone(),
+            partial: Mutex::default(),
+        }
     }
 
     /// Returns true if its forward draws random numbers.
@@ -60,11 +56,6 @@ impl Replayable {
         let read = |edge: &Option<_>| edge.as_ref().is_some_and(|edge| self.programs.backward().reads(edge));
         let edges = self.programs.edges.seeds.iter().zip(seeds).enumerate();
         edges.filter(|(_, (edge, seed))| seed.is_none() && read(edge)).map(|(place, _)| place).collect()
-    }
-
-    /// The parameter at this index.
-    pub(super) fn parameter(&self, place: usize) -> ParamId {
-        self.parameters[place]
     }
 
     /// The parameter of a weight gradient.

@@ -4,18 +4,17 @@ use super::engine::Captured;
 use super::microbatch_run::MicrobatchRun;
 use super::replayable::Replayable;
 use super::running_program::RunningProgram;
-use crate::program::{Phase, StagePrograms};
+use crate::program::{Phase, Program, StagePrograms};
 use crate::stage::engine::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
-use crate::stage::engine::contract::{Engine, EngineState};
+use crate::stage::engine::contract::{Direction, Engine, EngineState, Started};
 use crate::stage::engine::function::StageCode;
 use crate::stage::engine::recording::Parameters;
 use crate::stage::engine::report::{ActivationBytes, EngineReport};
-use crate::stage::engine::work::{Direction, Started};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::ForwardSeed;
 use crate::stage::state::{Accumulation, GradientStore};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const DRAWS: &str = "its forward draws random numbers, so its activations cannot be recomputed; give the pipeline a \
@@ -41,9 +40,14 @@ impl Captured {
         parameters: Parameters,
     ) -> Result<RunningProgram, StageError> {
         let generator = if stage.draws() { self.seed.generator(call.microbatch) } else { None };
-        let microbatch = call.microbatch;
         let run = MicrobatchRun::start(stage, call, parameters, generator)?;
-        Ok(RunningProgram::new(run, microbatch, Phase::Forward))
+        Ok(RunningProgram::new(run, Phase::Forward))
+    }
+
+    /// The program that each held microbatch ran last.
+    fn held_after(&self) -> impl Iterator<Item = &Program> {
+        let forwarded = self.forwarded.values().map(|run| run.stage.programs.program(Phase::Forward));
+        forwarded.chain(self.halfway.values().map(|run| run.stage.programs.program(Phase::Input)))
     }
 }
 
@@ -60,12 +64,11 @@ impl<M: Stage> Engine<M> for Captured {
         match self.programs_for(code, &call, &parameters)? {
             None => self.eager.forward_only(code, call),
             Some(stage) => {
-                let begun = self.replay(stage, call, parameters)?;
-                let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
+                let (run, outputs) = self.replay(stage, call, parameters)?.finish()?;
                 if run.stage.draws() && !self.seed.is_set() {
                     return Err(StageError::Unsupported(DRAWS.to_owned()));
                 }
-                self.again.insert(microbatch, run.stage.clone());
+                self.again.insert(run.microbatch, run.stage.clone());
                 run.stage.output.forward_output(outputs)
             }
         }
@@ -85,8 +88,13 @@ impl<M: Stage> Engine<M> for Captured {
         self.again.contains_key(&microbatch)
     }
 
-    fn backward(&mut self, module: &M, call: BackwardCall, store: &mut GradientStore) -> Result<Gradients, StageError> {
-        match self.start_backward(module, call, store)? {
+    fn backward(
+        &mut self,
+        code: &StageCode<'_, M>,
+        call: BackwardCall,
+        store: &mut GradientStore,
+    ) -> Result<Gradients, StageError> {
+        match self.start_backward(code, call, store)? {
             Started::Pieces(_) => self.complete_backward(store),
             Started::Finished(given) => Ok(given),
         }
@@ -98,9 +106,9 @@ impl<M: Stage> Engine<M> for Captured {
         };
         run.load(Phase::Input, || Parameters::of(module))?;
         let programs = run.stage.programs.clone();
-        run.borrow_sums(microbatch, Phase::Weight, store);
+        run.borrow_sums(Phase::Weight, store);
         let given = run.run(programs.weight())?;
-        run.store_weights(microbatch, given.into_iter(), store);
+        run.store_weights(given.into_iter(), store);
         Ok(())
     }
 
@@ -131,24 +139,23 @@ impl<M: Stage> Engine<M> for Captured {
 
     fn start_backward(
         &mut self,
-        module: &M,
+        code: &StageCode<'_, M>,
         call: BackwardCall,
         store: &mut GradientStore,
     ) -> Result<Started<Gradients>, StageError> {
-        let microbatch = call.microbatch;
-        let Some(mut run) = self.forwarded.remove(&microbatch) else {
-            return self.eager.start_backward(module, call, store);
+        let Some(mut run) = self.forwarded.remove(&call.microbatch) else {
+            return self.eager.start_backward(code, call, store);
         };
-        run.load(Phase::Forward, || Parameters::of(module))?;
+        run.load(Phase::Forward, || Parameters::of(code.module))?;
         let absent = run.stage.absent(&call.seeds);
         self.unused.clone_from(&absent);
         let mut run = self.without(run, absent);
         let phase = if call.whole { Phase::Backward } else { Phase::Input };
         run.seed(call.seeds, phase)?;
         if call.whole {
-            run.borrow_sums(microbatch, phase, store);
+            run.borrow_sums(phase, store);
         }
-        let begun = self.backward.insert(RunningProgram::new(run, microbatch, phase));
+        let begun = self.backward.insert(RunningProgram::new(run, phase));
         Ok(Started::Pieces(begun.left()))
     }
 }
@@ -187,21 +194,20 @@ impl EngineState for Captured {
     }
 
     fn complete_forward(&mut self) -> Result<ForwardOutput, StageError> {
-        let begun = self.forward.take().ok_or(StageError::NotHeld)?;
-        let (microbatch, (run, outputs)) = (begun.microbatch, begun.finish()?);
+        let (run, outputs) = self.forward.take().ok_or(StageError::NotHeld)?.finish()?;
         let stage = run.stage.clone();
-        self.forwarded.insert(microbatch, run);
+        self.forwarded.insert(run.microbatch, run);
         stage.output.forward_output(outputs)
     }
 
     fn complete_backward(&mut self, store: &mut GradientStore) -> Result<Gradients, StageError> {
         let begun = self.backward.take().ok_or(StageError::NotHeld)?;
-        let (microbatch, phase, (mut run, given)) = (begun.microbatch, begun.phase, begun.finish()?);
+        let (phase, (mut run, given)) = (begun.phase, begun.finish()?);
         let mut given = given.into_iter();
         let inputs = run.input_gradients(&mut given);
         match phase {
-            Phase::Input => drop(self.halfway.insert(microbatch, run)),
-            _ => run.store_weights(microbatch, given, store),
+            Phase::Input => drop(self.halfway.insert(run.microbatch, run)),
+            _ => run.store_weights(given, store),
         }
         Ok(inputs)
     }
@@ -212,10 +218,7 @@ impl EngineState for Captured {
 
     fn pins_weights(&self) -> bool {
         let begun = self.forward.is_some() || self.backward.is_some();
-        let views = |runs: &HashMap<usize, MicrobatchRun>, phase| {
-            runs.values().any(|run| run.stage.programs.program(phase).holds_views())
-        };
-        begun || self.eager.held() > 0 || views(&self.forwarded, Phase::Forward) || views(&self.halfway, Phase::Input)
+        begun || self.eager.held() > 0 || self.held_after().any(Program::holds_views)
     }
 
     fn unload_weights(&mut self) {
@@ -224,13 +227,7 @@ impl EngineState for Captured {
     }
 
     fn held_bytes(&self) -> Option<usize> {
-        if self.eager.held() > 0 {
-            return None;
-        }
-        let after = |runs: &HashMap<usize, MicrobatchRun>, phase| {
-            runs.values().map(|run| run.stage.programs.program(phase).held_bytes()).sum::<usize>()
-        };
-        Some(after(&self.forwarded, Phase::Forward) + after(&self.halfway, Phase::Input))
+        (self.eager.held() == 0).then(|| self.held_after().map(Program::held_bytes).sum())
     }
 
     fn activation(&self) -> Option<ActivationBytes> {

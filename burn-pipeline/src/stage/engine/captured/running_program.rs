@@ -1,7 +1,7 @@
 //! A program that has started, and how far it has run.
 
 use super::microbatch_run::MicrobatchRun;
-use crate::program::{Phase, Program, StagePrograms};
+use crate::program::{Phase, StagePrograms};
 use crate::stage::error::StageError;
 use burn::backend::DispatchTensor;
 use std::sync::Arc;
@@ -9,7 +9,6 @@ use std::sync::Arc;
 /// One program of one microbatch, run up to some operation.
 pub(super) struct RunningProgram {
     run: MicrobatchRun,
-    pub(super) microbatch: usize,
     pub(super) phase: Phase,
     programs: Arc<StagePrograms>,
     at: usize,
@@ -17,18 +16,14 @@ pub(super) struct RunningProgram {
 
 impl RunningProgram {
     /// A program of a microbatch that was fed what the program reads.
-    pub(super) fn new(run: MicrobatchRun, microbatch: usize, phase: Phase) -> Self {
+    pub(super) fn new(run: MicrobatchRun, phase: Phase) -> Self {
         let programs = run.stage.programs.clone();
-        Self { run, microbatch, phase, programs, at: 0 }
-    }
-
-    fn program(&self) -> &Program {
-        self.programs.program(self.phase)
+        Self { run, phase, programs, at: 0 }
     }
 
     /// The number of pieces that have not run yet.
     pub(super) fn left(&self) -> usize {
-        self.program().pieces() - self.at
+        self.programs.program(self.phase).pieces() - self.at
     }
 
     /// Runs the next pieces.

@@ -4,7 +4,7 @@ use crate::payload::AnyTensor;
 use crate::program::{edge, leaf, lowered, placeholder};
 use crate::stage::state::{each_float, values, with_each};
 use burn::backend::autodiff::NodeId;
-use burn::backend::ir::{TensorId, TensorIr};
+use burn::backend::ir::TensorId;
 use burn::backend::{BackendTensor, DispatchTensor, DispatchTensorKind};
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, GradientCheckpointingStrategy};
@@ -27,7 +27,7 @@ pub(in crate::stage::engine) struct Parameters {
     pub(in crate::stage::engine) specs: Vec<ParameterSpec>,
     pub(in crate::stage::engine) values: Vec<DispatchTensor>,
     pub(in crate::stage::engine) flags: Vec<bool>,
-    ids: Vec<ParamId>,
+    pub(in crate::stage::engine) ids: Vec<ParamId>,
     nodes: Vec<Option<NodeId>>,
 }
 
@@ -38,10 +38,6 @@ impl Parameters {
         values(module).into_iter().for_each(|(id, value)| parameters.add(id, value));
         module.visit(&mut Flags(&mut parameters.flags));
         parameters
-    }
-
-    pub(in crate::stage::engine) fn ids(&self) -> Vec<ParamId> {
-        self.ids.clone()
     }
 
     fn add(&mut self, id: ParamId, value: AnyTensor) {
@@ -107,11 +103,6 @@ pub(super) fn captured_module<M: Module>(
 /// The same module without autodiff.
 pub(super) fn lowered_module<M: Module>(module: M, parameters: &Parameters) -> M {
     map(module, parameters, Step::Lower).0
-}
-
-/// The placeholders of leaves.
-pub(super) fn edges(leaves: &[DispatchTensor]) -> Result<Vec<TensorIr>, String> {
-    leaves.iter().map(edge).collect()
 }
 
 /// The tensors that a captured module holds as float parameters and buffers.

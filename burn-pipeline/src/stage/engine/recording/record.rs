@@ -3,31 +3,29 @@
 //! 1. Input, extra, target and parameters become placeholders on a capture device with the default element types of
 //!    the stage's device. Parameters are not copied; constants of the module are.
 //! 2. The stage's forward (and the loss, on the last stage) runs on the placeholders under autodiff. Then its
-//!    backward runs from placeholders for the outputs' gradients ([`HeldOutputs`]). Gradients that are likely absent
+//!    backward runs from placeholders for the outputs' gradients ([`held_outputs`]). Gradients that are likely absent
 //!    come last, so that the others are added as if they were alone.
 //! 3. The identifiers of placeholders, outputs and gradients become the edges of the recording.
 //!
 //! All of this runs under `catch_unwind`: an operation that cannot be captured panics somewhere in Burn.
 
-use super::output_spec::{OutputSpec, WeightSource, structure};
-use super::parameters::{Parameters, captured_module, edges, float_edges, lowered_module};
-use crate::ops::{HeldOutputs, OutputGradient};
+use super::output_spec::OutputSpec;
+use super::parameters::{ParameterSpec, Parameters, captured_module, float_edges, lowered_module};
+use crate::ops::OutputGradient;
 use crate::panics::quietly;
-use crate::payload::{AnyTensor, Payload, TensorKind};
+use crate::payload::{AnyTensor, TensorKind};
 use crate::program::{
     CustomOps, Edges, NO_REPLAY, Recording, backward, capturing, configured, edge, gradient, interpreter, leaf,
     placeholder,
 };
-use crate::stage::batch::Weight;
-use crate::stage::engine::call::ForwardCall;
-use crate::stage::engine::function::{StageCode, TrackedOutput, has_read_microbatch, strategy_of};
+use crate::stage::engine::call::{ForwardCall, Gradients, held_outputs};
+use crate::stage::engine::function::{StageCode, has_read_microbatch, strategy_of};
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::random::{Drawn, drawing};
 use burn::backend::DispatchTensor;
-use burn::backend::ir::TensorIr;
 use burn::module::Module;
-use burn::tensor::{Device, GradientCheckpointingStrategy};
+use burn::tensor::Device;
 
 /// Why there is no recording.
 #[derive(Debug)]
@@ -108,48 +106,53 @@ pub(in crate::stage::engine) fn record<M: Stage>(
         });
         scope.map(|scope| (scope, custom)).map_err(|error| error.to_string())
     })??;
-    let Traced { edges, output, changes_buffers } = traced?;
+    let (edges, output, changes_buffers) = traced?;
     let reads_microbatch = has_read_microbatch();
     let recording = Recording::new(recorded.graph.operations, recorded.values, edges, custom);
     Ok(Recorded { recording, output, changes_buffers, reads_microbatch, device, layer_draws })
 }
 
-/// What the trace of a forward and its backward found.
-struct Traced {
-    edges: Edges,
-    output: OutputSpec,
-    changes_buffers: bool,
-}
-
-/// Runs the stage on placeholders, in an open scope.
+/// Runs the stage on placeholders, in an open scope. Returns true if the forward changed a buffer.
 fn trace<M: Stage>(
     device: &Device,
     code: &StageCode<'_, M>,
     call: &ForwardCall,
     parameters: &Parameters,
     unused: &[usize],
-) -> Result<Traced, Refusal> {
+) -> Result<(Edges, OutputSpec, bool), Refusal> {
     let strategy = strategy_of(code.module);
     let (module, leaves) = captured_module(code.module, parameters, device, strategy)?;
-    let mut edges = Edges { parameters: edges(&leaves)?, ..Edges::default() };
-    let mut attach = |payload: &Payload, tracked: &dyn Fn(usize) -> bool| {
-        attach(payload, device, strategy, tracked, &mut edges.inputs)
-    };
-    let (input, mut inputs) = attach(&call.input, &|_| call.wants_input_gradient)?;
-    let (extra, extras) = attach(&call.extra, &|tensor| call.extra_gradients.get(tensor) == Some(&true))?;
-    inputs.extend(extras.into_iter().filter(|_| !call.extra_gradients.is_empty()));
-    let target = call.target.as_ref().filter(|_| call.ends_route);
-    let target = target.map(|target| attach(target, &|_| false)).transpose()?.map(|(target, _)| target);
-    let computed = code.function.train(&module, ForwardCall { input, extra, target, ..call.clone() })?;
+    let mut edges = Edges { parameters: leaves.iter().map(edge).collect::<Result<_, _>>()?, ..Edges::default() };
+    let (call, inputs) = call.clone().with_leaves(|tensor, wanted| {
+        let plain = placeholder(&tensor.shape(), tensor.dtype(), device);
+        edges.inputs.push(edge(&plain)?);
+        Ok::<_, String>(AnyTensor::from_dispatch(leaf(plain, strategy, wanted)))
+    })?;
+    let computed = code.function.train(&module, call)?;
     let changes_buffers = changes_buffers(module, parameters, &leaves);
-    let (outputs, output) = outputs(computed, &mut edges)?;
-    if changes_buffers {
-        return Ok(Traced { edges, output, changes_buffers });
+    let outputs = computed.roots();
+    let (output, given) = OutputSpec::of(computed);
+    edges.outputs = given.tensors().map(|tensor| edge(tensor.as_dispatch())).collect::<Result<_, _>>()?;
+    drop(given);
+    if !changes_buffers {
+        trace_backward(device, outputs, &inputs, (&leaves, &parameters.specs), unused, &mut edges)?;
     }
-    let Some(nodes) = HeldOutputs::new(floats(&outputs)) else {
-        edges.seeds = outputs.iter().map(|_| None).collect();
-        edges.input_gradients = inputs.iter().map(|_| None).collect();
-        return Ok(Traced { edges, output, changes_buffers });
+    Ok((edges, output, changes_buffers))
+}
+
+/// Runs the backward from placeholders for the gradients of the outputs.
+fn trace_backward(
+    device: &Device,
+    outputs: Vec<AnyTensor>,
+    inputs: &Gradients,
+    (leaves, specs): (&[DispatchTensor], &[ParameterSpec]),
+    unused: &[usize],
+    edges: &mut Edges,
+) -> Result<(), String> {
+    edges.input_gradients = vec![None; inputs.len()];
+    let Some(nodes) = held_outputs(outputs.clone()) else {
+        edges.seeds = vec![None; outputs.len()];
+        return Ok(());
     };
     let mut given = Vec::new();
     for (place, output) in outputs.iter().enumerate() {
@@ -159,76 +162,16 @@ fn trace<M: Stage>(
         given.extend(seed.map(|seed| Some(OutputGradient::new(seed).likely_unused(unused.contains(&place)))));
     }
     drop(outputs);
-    let Some(root) = nodes.seed(given) else {
-        edges.input_gradients = inputs.iter().map(|_| None).collect();
-        return Ok(Traced { edges, output, changes_buffers });
-    };
+    let Some(root) = nodes.seed(given) else { return Ok(()) };
     let gradients = backward(&root)?;
-    let of = |leaf: &Option<AnyTensor>| leaf.as_ref().and_then(|leaf| gradient(leaf.as_dispatch(), &gradients));
+    let of = |leaf: &Option<AnyTensor>| gradient(leaf.as_ref()?.as_dispatch(), &gradients);
     edges.input_gradients = inputs.iter().map(of).collect();
-    for (place, (leaf, spec)) in leaves.iter().zip(&parameters.specs).enumerate() {
+    for (place, (leaf, spec)) in leaves.iter().zip(specs).enumerate() {
         if spec.trainable && spec.same_as.is_none() {
             edges.weight_gradients.extend(gradient(leaf, &gradients).map(|gradient| (place, gradient)));
         }
     }
-    Ok(Traced { edges, output, changes_buffers })
-}
-
-/// Placeholders for a payload's tensors, under autodiff; and the leaves whose gradient is wanted.
-fn attach(
-    payload: &Payload,
-    device: &Device,
-    strategy: GradientCheckpointingStrategy,
-    tracked: &dyn Fn(usize) -> bool,
-    edges: &mut Vec<TensorIr>,
-) -> Result<(Payload, Vec<Option<AnyTensor>>), String> {
-    let mut leaves = Vec::new();
-    let attached = payload.clone().map_tensors(|index, tensor| {
-        let tracked = tracked(index);
-        let plain = placeholder(&tensor.shape(), tensor.dtype(), device);
-        edges.push(edge(&plain)?);
-        let leaf = AnyTensor::from_dispatch(leaf(plain, strategy, tracked));
-        leaves.push((tracked && leaf.kind() == TensorKind::Float).then(|| leaf.clone()));
-        Ok::<_, String>(leaf)
-    })?;
-    Ok((attached, leaves))
-}
-
-/// The tensors that a backward starts from, recorded as edges, and what the forward returns.
-fn outputs(computed: TrackedOutput, edges: &mut Edges) -> Result<(Vec<AnyTensor>, OutputSpec), String> {
-    let (outputs, shape) = match computed {
-        TrackedOutput::Output(payload) => {
-            (payload.tensors().cloned().collect(), OutputSpec::Output(structure(&payload)))
-        }
-        TrackedOutput::Loss(loss) => {
-            let (value, weight) = (AnyTensor::new(loss.value), loss.weight);
-            edges.outputs.push(edge(value.as_dispatch())?);
-            let weight = match weight {
-                None => WeightSource::None,
-                Some(Weight::Host(weight)) => WeightSource::Host(weight),
-                Some(Weight::Device(weight)) => {
-                    edges.outputs.push(edge(weight.as_dispatch())?);
-                    WeightSource::Device
-                }
-            };
-            if let Some(observed) = loss.observed.clone() {
-                edges.outputs.push(edge(AnyTensor::new(observed).as_dispatch())?);
-            }
-            for output in loss.output.iter().flat_map(Payload::tensors) {
-                edges.outputs.push(edge(output.as_dispatch())?);
-            }
-            let output = loss.output.as_ref().map(structure);
-            return Ok((vec![value], OutputSpec::Loss(weight, loss.observed.is_some(), output)));
-        }
-    };
-    for output in &outputs {
-        edges.outputs.push(edge(AnyTensor::as_dispatch(output))?);
-    }
-    Ok((outputs, shape))
-}
-
-fn floats(outputs: &[AnyTensor]) -> Vec<burn::backend::DispatchTensor> {
-    outputs.iter().filter(|output| output.kind() == TensorKind::Float).cloned().map(AnyTensor::into_dispatch).collect()
+    Ok(())
 }
 
 /// Returns true if the forward changed a buffer.

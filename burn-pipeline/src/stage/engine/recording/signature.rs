@@ -43,9 +43,7 @@ impl Signature {
             flags: parameters.flags.clone(),
         }
     }
-}
 
-impl Signature {
     /// Returns true if the call has plain values.
     pub(in crate::stage::engine) fn has_plain_values(&self) -> bool {
         let mut parts = self.input.iter().chain(&self.extra).chain(self.target.iter().flatten());
