@@ -7,12 +7,13 @@
 
 use super::costs::Costs;
 use super::decision::AutoError;
+use super::standby::Standby;
 use crate::train::checkpoint::Checkpoints;
 use crate::train::control::Exchange;
 use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, Source, fingerprint, split_stages};
-use crate::train::setup::{Builder, Standby};
+use crate::train::setup::Builder;
 use burn_pipeline_plan::plan::{CheckedPlan, Plan, StageId};
 use burn_pipeline_plan::planner::{Candidate, Strategy};
 use burn_pipeline_plan::schedule::{Schedule, Size, by_name};
@@ -106,7 +107,7 @@ impl Ready {
         if !stages_move || (splits && alike && plans.placement() == pipeline.placement()) {
             return Ok(Self::Plans(pipeline.plans.with_source(next.source.clone())?));
         }
-        Ok(Self::Stages(Box::new(pipeline.stand_by(&next.builder, next.source.clone())?)))
+        Ok(Self::Stages(Box::new(pipeline.stand_by(&next.builder, plans)?)))
     }
 
     /// Swaps it with the running one.

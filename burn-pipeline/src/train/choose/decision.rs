@@ -4,7 +4,6 @@ use super::measure_error::MeasureError;
 use super::trial::Trial;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::error::{BuildError, PipelineError};
-use crate::train::setup::MoveError;
 use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 use burn_pipeline_plan::planner::{PlannerError, PlannerReport};
 use burn_pipeline_plan::simulate::SimulateError;
@@ -150,15 +149,3 @@ pub enum AutoError {
 }
 
 burn_pipeline_plan::debug_as_text!(AutoError);
-
-impl From<MoveError> for AutoError {
-    fn from(error: MoveError) -> Self {
-        match error {
-            MoveError::Build(error) => Self::Build(error),
-            MoveError::Stages { rank, message } => Self::OtherStages { rank, message },
-            MoveError::Replaced => Self::Replaced,
-            MoveError::Checkpoint(error) => Self::Move(error),
-            MoveError::Pipeline(error) => Self::Pipeline(error),
-        }
-    }
-}

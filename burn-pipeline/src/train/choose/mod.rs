@@ -2,8 +2,8 @@
 //!
 //! Read `layers` with `walk` and `layer`, `memory`, `links` and `profile` (measuring), `agree` (agreement of all
 //! ranks), `costs` (pricing of plans), `request` (the request to the planner), `contender` (an alternative to the
-//! running plan), `trial` (comparing two plans), `trials` (a series of them), `compare` (which plans), then `auto` with
-//! `options` and `decision`.
+//! running plan) with `standby` (its stages), `trial` (comparing two plans), `trials` (a series of them), `compare`
+//! (which plans), then `auto` with `options` and `decision`.
 
 mod agree;
 mod auto;
@@ -19,6 +19,7 @@ mod memory;
 mod options;
 mod profile;
 mod request;
+mod standby;
 mod trial;
 mod trials;
 mod walk;

@@ -29,22 +29,22 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The inputs from which all ranks of this process are built.
-pub(super) struct Blueprint {
-    pub(super) builder: Builder,
-    pub(super) placement: Placement,
+pub(crate) struct Blueprint {
+    pub(crate) builder: Builder,
+    pub(crate) placement: Placement,
     /// Stages whose backward the plan splits.
-    pub(super) splits: BTreeSet<StageId>,
+    pub(crate) splits: BTreeSet<StageId>,
     /// The training plan.
-    pub(super) plan: Arc<CheckedPlan>,
+    pub(crate) plan: Arc<CheckedPlan>,
     /// The settings that all ranks must share, if they are processes.
-    pub(super) job: Option<Job>,
+    pub(crate) job: Option<Job>,
     /// The predicted peak bytes of the plan, for each pipeline rank.
-    pub(super) predicted: Vec<u64>,
+    pub(crate) predicted: Vec<u64>,
 }
 
 /// A rank's own stages and pieces, their facts, and descriptions of their parameters.
 #[derive(Default)]
-pub(super) struct Made {
+pub(crate) struct Made {
     pub(super) stages: Stages,
     facts: Vec<StageFacts>,
     parameters: Vec<(usize, String)>,
@@ -191,7 +191,7 @@ impl Blueprint {
     }
 
     /// Makes the rank's stages. The last stage keeps its outputs if they are wanted.
-    pub(super) fn make(
+    pub(crate) fn make(
         &self,
         link: &mut dyn Link,
         device: &Device,
@@ -239,7 +239,7 @@ impl Blueprint {
     }
 
     /// The stages, and the facts of all stages of all ranks of this process, or of all processes.
-    pub(super) fn facts(&self, link: &mut dyn Link, made: Made) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
+    pub(crate) fn facts(&self, link: &mut dyn Link, made: Made) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
         let Made { stages, facts, parameters } = made;
         let facts = if self.job.is_some() { self.exchange(link, facts, parameters)? } else { facts };
         Ok((stages, facts))

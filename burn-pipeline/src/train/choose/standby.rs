@@ -9,15 +9,15 @@
 //!    ones load it. This can be repeated, both ways.
 //! 3. [`Pipeline::dismiss`]: standby stages are dropped. Until then both are in memory.
 
-use super::builder::Builder;
-use super::rank::Blueprint;
+use super::decision::AutoError;
 use crate::execute::ExecuteError;
-use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
+use crate::train::checkpoint::{Checkpoint, Checkpoints};
 use crate::train::control::Command;
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::facts::StageFacts;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Plans, Source, split_stages};
+use crate::train::plans::{Plans, split_stages};
+use crate::train::setup::{Blueprint, Builder};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
 use crate::train::step::Rank;
@@ -26,34 +26,17 @@ use std::time::Instant;
 
 /// Plans and stages on standby: a pipeline could run them instead of its own.
 #[derive(Debug)]
-pub(crate) struct Standby {
+pub(super) struct Standby {
     plans: Plans,
     stages: Stages,
     learns_metadata: bool,
     cut: Option<Partition>,
 }
 
-/// Why other stages cannot be run.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MoveError {
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    #[error("rank {rank} cannot build the other stages: {message}")]
-    Stages { rank: usize, message: String },
-    #[error("a stage's module was replaced, and the other stages have the old one")]
-    Replaced,
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    #[error(transparent)]
-    Pipeline(#[from] PipelineError),
-}
-
 impl Pipeline {
-    /// Builds stages with this builder for `source`, and keeps them on standby beside the running ones.
-    pub(crate) fn stand_by(&mut self, builder: &Builder, source: Source) -> Result<Standby, MoveError> {
+    /// Builds stages with this builder for these plans, and keeps them on standby beside the running ones.
+    pub(super) fn stand_by(&mut self, builder: &Builder, mut plans: Plans) -> Result<Standby, AutoError> {
         self.is_unchanged()?;
-        let skips = builder.skips_of(&source)?;
-        let mut plans = self.plans.moved(source, &skips)?;
         let plan = plans.current()?;
         let blueprint = Blueprint {
             builder: builder.clone(),
@@ -63,7 +46,7 @@ impl Pipeline {
             job: self.ranks.are_processes().then(Vec::new),
             predicted: Vec::new(),
         };
-        let built: Result<Vec<_>, MoveError> = self.ask(StandBy { blueprint })?.into_iter().collect();
+        let built: Result<Vec<_>, AutoError> = self.ask(StandBy { blueprint })?.into_iter().collect();
         let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();
         let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
         stages.fit_together(plans.skips())?;
@@ -79,7 +62,7 @@ impl Pipeline {
 
     /// Runs the standby stages, with the weights, optimizer state and progress of the running ones, which become the
     /// standby.
-    pub(crate) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), MoveError> {
+    pub(super) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), AutoError> {
         self.is_unchanged()?;
         // The checkpoint that moves stages is not part of the job's history.
         let last = self.branch.last.clone();
@@ -97,8 +80,8 @@ impl Pipeline {
     }
 
     /// Checks that all stages hold the modules with which they were built.
-    fn is_unchanged(&self) -> Result<(), MoveError> {
-        if self.is_as_built { Ok(()) } else { Err(MoveError::Replaced) }
+    fn is_unchanged(&self) -> Result<(), AutoError> {
+        if self.is_as_built { Ok(()) } else { Err(AutoError::Replaced) }
     }
 
     fn swap(&mut self, standby: &mut Standby) -> Result<(), PipelineError> {
@@ -111,7 +94,7 @@ impl Pipeline {
     }
 
     /// Drops the standby stages.
-    pub(crate) fn dismiss(&mut self) -> Result<(), PipelineError> {
+    pub(super) fn dismiss(&mut self) -> Result<(), PipelineError> {
         self.ask(Dismiss).map(drop)
     }
 }
@@ -122,7 +105,7 @@ struct StandBy {
 }
 
 impl Command for StandBy {
-    type Reply = Result<(Vec<StageFacts>, Vec<SharedReport>), MoveError>;
+    type Reply = Result<(Vec<StageFacts>, Vec<SharedReport>), AutoError>;
     const NAME: &'static str = "building other stages";
     const RUNS_ON_WEIGHTS: bool = true;
 
@@ -154,13 +137,13 @@ impl Command for StandBy {
     }
 }
 
-fn first(failures: Vec<Option<String>>) -> Option<MoveError> {
+fn first(failures: Vec<Option<String>>) -> Option<AutoError> {
     let failures = failures.into_iter().enumerate();
-    failures.filter_map(|(rank, failure)| Some(MoveError::Stages { rank, message: failure? })).next()
+    failures.filter_map(|(rank, failure)| Some(AutoError::OtherStages { rank, message: failure? })).next()
 }
 
-fn failed(rank: &Rank, error: &ExecuteError) -> MoveError {
-    MoveError::Stages { rank: rank.number(), message: error.cause().to_string() }
+fn failed(rank: &Rank, error: &ExecuteError) -> AutoError {
+    AutoError::OtherStages { rank: rank.number(), message: error.cause().to_string() }
 }
 
 /// Swaps running and standby stages on each rank.
