@@ -21,13 +21,6 @@ use burn_pipeline_plan::plan::StageId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// How gradients of batches are returned.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct InputGradients {
-    /// True if half-precision ones become f32.
-    pub(crate) widens: bool,
-}
-
 /// One tensor of the batch.
 #[derive(Debug, Clone)]
 struct Whole {
@@ -43,6 +36,7 @@ pub(crate) struct BatchGradients {
     wholes: BTreeMap<Option<String>, Vec<Whole>>,
     /// The samples of each microbatch.
     sizes: Vec<usize>,
+    /// True if half-precision ones become f32.
     widens: bool,
     /// By stage and microbatch; each payload is an [`OfBatch`].
     pub(super) computed: Vec<((StageId, usize), Payload)>,
@@ -52,7 +46,7 @@ pub(crate) struct BatchGradients {
 
 impl BatchGradients {
     /// No gradients yet, of this batch.
-    pub(super) fn new(batch: &Microbatches, wanted: InputGradients) -> Self {
+    pub(super) fn new(batch: &Microbatches, widens: bool) -> Self {
         let names = std::iter::once(None).chain(batch.extras().cloned().map(Some));
         let whole = |(tensor, split): (&AnyTensor, Split)| {
             let float = tensor.kind() == TensorKind::Float;
@@ -61,7 +55,7 @@ impl BatchGradients {
         let wholes = |name: &Option<String>| batch.ruled(name.as_deref()).into_iter().map(whole).collect();
         let wholes = names.map(|name| (name.clone(), wholes(&name))).collect();
         let sizes = (0..batch.len()).map(|microbatch| batch.size(microbatch)).collect();
-        Self { wholes, sizes, widens: wanted.widens, computed: Vec::new(), scale: 1.0 }
+        Self { wholes, sizes, widens, computed: Vec::new(), scale: 1.0 }
     }
 
     /// The gradients of the input, or of an extra.

@@ -8,16 +8,15 @@
 //! Its methods are in other modules: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves and
 //! loads, `choose` measures.
 
-use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Command, Ranks, Refuse};
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::features::{Feature, NotTogether};
-use crate::train::non_finite::OnNonFinite;
 use crate::train::plans::{Parts, Plans};
 use crate::train::progress::{Progress, Training};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
+use crate::train::step::Settings;
 use burn_pipeline_plan::cost::Partition;
 use burn_pipeline_plan::plan::{CheckedPlan, Placement};
 use burn_pipeline_plan::simulate::SimulateOptions;
@@ -34,21 +33,17 @@ pub struct Pipeline {
     pub(super) plans: Plans,
     pub(super) stages: Stages,
     pub(super) training: Training,
+    pub(super) settings: Settings,
     /// True if the stages' metadata must be learned before the next batch.
     pub(super) learns_metadata: bool,
-    /// True if metadata are learned at all; then also again after a module was replaced.
-    pub(super) wants_metadata: bool,
     /// The cut of the model's layers, if it was given or planned.
     pub(super) cut: Option<Partition>,
     /// True if every stage has the module that the factory makes.
     pub(super) is_as_built: bool,
     /// True if there is no optimizer.
     pub(super) lacks_optimizer: bool,
-    pub(super) on_non_finite: OnNonFinite,
-    /// True if steps report the last stage's outputs to this process.
-    pub(super) outputs: bool,
-    /// Set if steps report gradients of the batch.
-    pub(super) input_gradients: Option<InputGradients>,
+    /// True if half-precision gradients of the batch become f32.
+    pub(super) widens: bool,
     /// True if processes compare their batches.
     pub(super) compares_batches: bool,
     /// The history of its checkpoints.

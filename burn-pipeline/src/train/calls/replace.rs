@@ -157,7 +157,7 @@ impl Pipeline {
         let facts = self.ask(Finish { stage, adopt: fits.is_ok() })?;
         fits?;
         self.stages = self.stages.renewed(facts.concat());
-        self.learns_metadata = self.wants_metadata;
+        self.learns_metadata = self.settings.learns_metadata();
         self.is_as_built = false;
         let planned = self.plans.train_from(self.stages.first_trained());
         planned.map_err(|error| PipelineError::Plan(Box::new(error)))

@@ -101,7 +101,7 @@ impl Pipeline {
             losses: Vec::new(),
             observed: Vec::new(),
             outputs: Vec::new(),
-            of_batch: self.input_gradients.map(|wanted| BatchGradients::new(&batch, wanted)),
+            of_batch: self.stages.input_gradients().then(|| BatchGradients::new(&batch, self.widens)),
             microbatches: batch.len(),
             samples: batch.samples(),
             seconds: 0.0,
@@ -116,7 +116,7 @@ impl Pipeline {
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
-        let (outputs, of_batch) = (self.outputs, self.input_gradients.is_some());
+        let (outputs, of_batch) = (self.settings.outputs, self.stages.input_gradients());
         let (last, processes) = (then.is_some(), self.ranks.are_processes());
         // Only processes compare it.
         let then = then.filter(|_| processes).map_or_else(|| "no step".to_owned(), Apply::described);
@@ -137,7 +137,7 @@ impl Pipeline {
     /// Returns the error for a non-finite number of this step, with [`OnNonFinite::Error`]. The ranks have dropped the
     /// step's gradients.
     pub(super) fn refuse_non_finite(&mut self, number: Option<&NonFinite>) -> Result<(), PipelineError> {
-        match number.filter(|_| self.on_non_finite == OnNonFinite::Error) {
+        match number.filter(|_| self.settings.on_non_finite == OnNonFinite::Error) {
             None => Ok(()),
             Some(source) => {
                 self.training.gradients_gone();

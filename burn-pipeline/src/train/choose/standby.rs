@@ -13,7 +13,7 @@ use super::decision::AutoError;
 use crate::execute::ExecuteError;
 use crate::train::checkpoint::{Checkpoint, Checkpoints};
 use crate::train::control::Command;
-use crate::train::error::{BuildError, PipelineError};
+use crate::train::error::PipelineError;
 use crate::train::facts::StageFacts;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, split_stages};
@@ -47,17 +47,14 @@ impl Pipeline {
             predicted: Vec::new(),
         };
         let built: Result<Vec<_>, AutoError> = self.ask(StandBy { blueprint })?.into_iter().collect();
-        let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();
-        let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
+        let stages = Stages::of_ranks(built?, builder.input_gradients);
         stages.fit_together(plans.skips())?;
         plans.train_from(stages.first_trained())?;
-        if let Some((stage, last)) = stages.loss_inside() {
-            return Err(BuildError::LossInside { stage, last }.into());
-        }
+        stages.refuse_unused()?;
         if let Some(last) = stages.lacks_loss().filter(|_| self.stages.has_loss()) {
             return Err(PipelineError::NoLoss { last, ranks: self.placement().ranks() }.into());
         }
-        Ok(Standby { plans, stages, learns_metadata: self.wants_metadata, cut: builder.cut.clone() })
+        Ok(Standby { plans, stages, learns_metadata: self.settings.learns_metadata(), cut: builder.cut.clone() })
     }
 
     /// Runs the standby stages, with the weights, optimizer state and progress of the running ones, which become the

@@ -12,7 +12,6 @@ use crate::panics::quietly;
 use crate::payload::Validate;
 use crate::program::{Bf16, compiles};
 use crate::stage::{Accumulation, Precision, Reduction};
-use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
@@ -21,7 +20,6 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, split_stages};
 use crate::train::progress::Training;
 use crate::train::stages::Stages;
-use crate::train::step::Settings;
 use crate::vocabulary::Piece;
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::{Partition, PartitionError};
@@ -211,48 +209,26 @@ impl Builder {
             transport: Transport::Unbounded,
             overlap: link.overlaps(),
         });
-        let listed = self.layers.is_some();
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
-        let (timeout, threads, seed) = (self.timeout, self.threads, self.seed);
-        let (mut groups, cut) = (self.groups.clone(), self.cut.clone());
-        groups.extend(self.precision.iter().flat_map(Precision::kept).cloned());
-        let scaling = self.precision.as_ref().and_then(Precision::scale);
-        let lacks_optimizer = self.optimizers.is_none();
-        let Settings { on_non_finite, validate, outputs, .. } = self.settings;
-        let (compares_batches, input_gradients) = (processes && self.compare_batches, self.input_gradients);
-        let widens = self.precision.is_some();
         let plan = plans.current()?;
         let splits = split_stages(plan.plan());
         let predicted = self.predicted(plan.plan(), &simulate)?;
-        let placement = plans.placement().clone();
-        let blueprint = Arc::new(Blueprint { builder: self, placement, splits, plan, job, predicted });
+        let (builder, placement) = (self.clone(), plans.placement().clone());
+        let blueprint = Arc::new(Blueprint { builder, placement, splits, plan, job, predicted });
         let build = move |link: Box<dyn Link>| {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)
         };
-        let start = Start { links, processes, monitor, timeout, threads };
+        let start = Start { links, processes, monitor, timeout: self.timeout, threads: self.threads };
         let started = Ranks::start(start, build).map_err(|error| BuildError::Stages(Box::new(error)));
         let (ranks, built) = started?;
-        let (facts, shared): (Vec<_>, Vec<_>) = built.into_iter().unzip();
-        let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
-        let stages = stages.with_input_gradients(input_gradients);
-        if let Some(group) = stages.empty_group(&groups) {
-            let names = stages.names().iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-            return Err(BuildError::EmptyGroup { group: Box::new(group), names });
-        }
+        let stages = Stages::of_ranks(built, self.input_gradients);
+        stages.refuse_empty_group(self.groups.iter().chain(self.precision.iter().flat_map(Precision::kept)))?;
         stages.fit_together(plans.skips())?;
         plans.train_from(stages.first_trained())?;
-        if let Some(stage) = stages.loss_before_head() {
-            return Err(BuildError::LossBeforeHead { stage });
-        }
-        if let Some((stage, last)) = stages.loss_inside() {
-            return Err(BuildError::LossInside { stage, last });
-        }
-        if let Some(list) = stages.empty_list() {
-            return Err(BuildError::EmptyList { list, paths: stages.some_paths() });
-        }
+        stages.refuse_unused()?;
         match stages.claimed_twice() {
-            Some((name, first, second)) if stages.are_named() || listed => {
+            Some((name, first, second)) if stages.are_named() || self.layers.is_some() => {
                 return Err(BuildError::SameName { name, first, second });
             }
             Some((name, first, second)) => {
@@ -260,26 +236,24 @@ impl Builder {
             }
             None => {}
         }
-        let learns_metadata = validate != Validate::Off;
-        let training = Training::new(seed, scaling);
         let pipeline = Pipeline {
             ranks,
             plans,
             stages,
-            training,
-            learns_metadata,
-            wants_metadata: learns_metadata,
-            cut,
+            training: Training::new(self.seed, self.precision.as_ref().and_then(Precision::scale)),
+            settings: self.settings,
+            learns_metadata: self.settings.learns_metadata(),
+            cut: self.cut,
             is_as_built: true,
-            lacks_optimizer,
-            on_non_finite,
-            outputs,
-            input_gradients: input_gradients.then_some(InputGradients { widens }),
-            compares_batches,
+            lacks_optimizer: self.optimizers.is_none(),
+            widens: self.precision.is_some(),
+            compares_batches: processes && self.compare_batches,
             branch: Branch::default(),
             simulate,
         };
-        pipeline.input_gradients.map_or(Ok(()), |_| pipeline.goes_with(Feature::InputGradients))?;
+        if self.input_gradients {
+            pipeline.goes_with(Feature::InputGradients)?;
+        }
         Ok(pipeline)
     }
 }

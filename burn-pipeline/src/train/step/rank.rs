@@ -29,8 +29,15 @@ pub(crate) struct Settings {
     pub(crate) on_non_finite: OnNonFinite,
     /// Which tensors at stage boundaries are compared with the stages' metadata.
     pub(crate) validate: Validate,
-    /// True if any process wants the last stage's outputs of training steps.
+    /// True if this process wants the last stage's outputs of training steps; on a rank, if any process does.
     pub(crate) outputs: bool,
+}
+
+impl Settings {
+    /// Returns true if the stages' metadata must be learned before they train.
+    pub(crate) fn learns_metadata(&self) -> bool {
+        self.validate != Validate::Off
+    }
 }
 
 /// One rank of a training job.
