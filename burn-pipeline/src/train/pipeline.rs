@@ -110,9 +110,10 @@ impl Pipeline {
         call.goes_with(&chosen.collect::<Vec<_>>())
     }
 
-    /// Returns the parts of a batch, or an error if replicas that exchange tensors would have different numbers of
-    /// microbatches.
-    pub(super) fn met(&self, parts: Result<Parts, BuildError>, microbatches: usize) -> Result<Parts, PipelineError> {
+    /// The part of each replica when training or evaluating a batch of this many microbatches. Refuses replicas that
+    /// exchange tensors, but would have different numbers of microbatches.
+    pub(super) fn parts(&mut self, trains: bool, microbatches: usize) -> Result<Parts, PipelineError> {
+        let parts = self.plans.parts(trains, microbatches);
         let parts = parts.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         match self.stages.cut_over_replicas().filter(|_| !parts.are_even()) {
             Some(stage) => Err(PipelineError::UnevenReplicas { stage, microbatches, replicas: parts.replicas() }),

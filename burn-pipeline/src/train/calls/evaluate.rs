@@ -56,8 +56,7 @@ impl Pipeline {
 
     fn admit_evaluation(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
         let batch = self.stages.admit(batch, self.plans.microbatches())?;
-        let parts = self.plans.evaluation_parts(batch.len());
-        Ok((self.met(parts, batch.len())?, batch))
+        Ok((self.parts(false, batch.len())?, batch))
     }
 }
 

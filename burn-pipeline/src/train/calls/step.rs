@@ -157,8 +157,7 @@ impl Pipeline {
 
     fn admit_training(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
         let batch = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks())?;
-        let parts = self.plans.training_parts(batch.len());
-        let parts = self.met(parts, batch.len())?;
+        let parts = self.parts(true, batch.len())?;
         if !parts.has_backward() {
             return Err(PipelineError::ForwardOnly { schedule: parts.name().to_owned() });
         }
