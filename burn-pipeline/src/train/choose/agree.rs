@@ -26,6 +26,15 @@ impl Pipeline {
         Ok(Profile::median(&profiles?)?)
     }
 
+    /// Checks that all ranks in processes have the same text, of a plan or of options.
+    pub(super) fn agree_on_text(&mut self, own: String) -> Result<(), PipelineError> {
+        let all = self.ask(Exchange(own.clone()))?;
+        match all.iter().position(|theirs| *theirs != own) {
+            Some(rank) => Err(PipelineError::Diverged { rank, theirs: all[rank].clone(), others: own }),
+            None => Ok(()),
+        }
+    }
+
     /// For each step, the longest of all ranks' measured seconds, so that ranks that decide by it decide alike.
     pub(super) fn agree_on_longest(&mut self, own: Vec<f64>) -> Result<Vec<f64>, PipelineError> {
         let longest = |all: Vec<f64>, other: Vec<f64>| all.iter().zip(other).map(|(a, b)| a.max(b)).collect();

@@ -65,11 +65,11 @@ pub(super) fn compare(
     }
     let contenders = contenders(setting, &planned, &costs, &running, seconds)?;
     let first = running.name.clone();
-    let trial = (setting.options.trial, setting.options.warm_up);
-    let trials = Box::new(Trials::new(running, contenders, (folder, stages_move), trial));
+    let AutoOptions { trial: steps, warm_up, .. } = setting.options;
+    let trials = Trials { running, contenders, contest: None, folder, stages_move, steps, warm_up, switches: 0 };
     let choice =
         Choice { planned, running: first.clone(), first, seconds, running_seconds: seconds, trials: Vec::new() };
-    Ok((trials, choice))
+    Ok((Box::new(trials), choice))
 }
 
 fn costs(

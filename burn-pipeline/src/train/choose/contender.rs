@@ -10,7 +10,6 @@ use super::decision::AutoError;
 use super::standby::Standby;
 use crate::train::checkpoint::Checkpoints;
 use crate::train::control::Exchange;
-use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, Source, fingerprint, split_stages};
 use crate::train::setup::Builder;
@@ -93,7 +92,7 @@ impl Ready {
         let skips = next.builder.skips_of(&next.source)?;
         let mut plans = pipeline.plans.moved(next.source.clone(), &skips)?;
         let plan = plans.current()?;
-        same_everywhere(pipeline, plan.plan())?;
+        pipeline.agree_on_text(fingerprint(plan.plan()))?;
         // A stage that does not split its backward in the running plan, because it is `W` alone or there is none, needs
         // no other engine.
         let running_plan = pipeline.plans.current()?;
@@ -124,22 +123,6 @@ impl Ready {
         match self {
             Self::Plans(_) => Ok(()),
             Self::Stages(_) => Ok(pipeline.dismiss()?),
-        }
-    }
-}
-
-/// Checks that ranks in processes chose the same plan.
-fn same_everywhere(pipeline: &mut Pipeline, plan: &Plan) -> Result<(), AutoError> {
-    Ok(pipeline.agree_on_text(fingerprint(plan))?)
-}
-
-impl Pipeline {
-    /// Checks that all ranks in processes have the same text.
-    pub(super) fn agree_on_text(&mut self, own: String) -> Result<(), PipelineError> {
-        let all = self.ask(Exchange(own.clone()))?;
-        match all.iter().position(|theirs| *theirs != own) {
-            Some(rank) => Err(PipelineError::Diverged { rank, theirs: all[rank].clone(), others: own }),
-            None => Ok(()),
         }
     }
 }
