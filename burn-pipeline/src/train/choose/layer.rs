@@ -85,7 +85,7 @@ impl MeasuredLayer<'_> {
 }
 
 /// A gradient for every output that can have one. The values do not matter.
-fn seeds(output: &ForwardOutput) -> Gradients {
+pub(super) fn seeds(output: &ForwardOutput) -> Gradients {
     match output {
         ForwardOutput::Loss(loss) => vec![Some(loss.seed(1.0))],
         ForwardOutput::Activations(payload) => {
