@@ -46,8 +46,8 @@ pub(crate) struct StageFacts {
 }
 
 impl StageFacts {
-    /// The facts of a stage; `cut_over_replicas` is true if some of its weights are cut over data-parallel replicas.
-    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage, cut_over_replicas: bool) -> Self {
+    /// The facts of a stage.
+    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage) -> Self {
         let (names, said) = (Self::names(held.named_weights()), &held.options().names);
         let paths: Vec<&str> = names.iter().map(|(path, _)| path.as_str()).collect();
         let (named, lists) = (!said.are_paths(), said.lists(&paths).collect());
@@ -62,7 +62,7 @@ impl StageFacts {
             has_forward_state: !held.forward_state().is_empty(),
             weight_bytes: held.weight_bytes(),
             trains: held.trains(),
-            cut_over_replicas,
+            cut_over_replicas: held.options().spread,
             sharded: held.options().sharded == Some(true),
             names,
             named,
@@ -73,7 +73,7 @@ impl StageFacts {
 
     /// The facts of a piece of a vocabulary-parallel layer.
     pub(crate) fn of_piece(piece: Piece, stage: StageId, held: &dyn ErasedStage) -> Self {
-        Self { piece: Some(piece), ..Self::of(stage, held, false) }
+        Self { piece: Some(piece), ..Self::of(stage, held) }
     }
 
     /// Checks that the vocabulary-parallel layer takes what the batch holds for it.

@@ -151,7 +151,7 @@ impl Command for Finish {
         }
         rank.equalize()?;
         let stages = rank.executor().stages().iter().filter(|(stage, _)| stage.index() == index);
-        Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref(), false)).collect())
+        Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref())).collect())
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

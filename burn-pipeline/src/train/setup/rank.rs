@@ -204,8 +204,7 @@ impl Blueprint {
             link.set_activity(Activity::Building(stage));
             let mut held = self.stage(rank, stage, device, groups, outputs)?;
             held.options_mut().sharded.get_or_insert(builder.sharded);
-            let spread = groups.replicas.cuts_any(held.parameters());
-            made.add(rank, device, StageFacts::of(stage, held.as_ref(), spread), held, &groups.members)?;
+            made.add(rank, device, StageFacts::of(stage, held.as_ref()), held, &groups.members)?;
         }
         let vocabulary =
             builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
