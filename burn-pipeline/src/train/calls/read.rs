@@ -203,9 +203,7 @@ impl Command for TakeGradients {
         if odd.is_some() {
             rank.executor().stages().values_mut().for_each(|stage| stage.gradients().clear());
         }
-        if rank.executor().is_sharded() {
-            rank.executor().gather_gradients()?;
-        }
+        rank.executor().gather_gradients()?;
         let gradients = of_stages(rank, |stage, holders| {
             let parameters = stage.parameters().into_iter();
             parameters.map(|id| stage.gradients().get(id).cloned().map(|own| holders.whole(id, own))).collect()
