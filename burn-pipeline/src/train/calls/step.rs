@@ -11,7 +11,7 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
 use crate::train::progress::Scaled;
 use crate::train::report::StepReport;
-use crate::train::step::{ApplyOutcome, BatchOutcome, Rank, deliver_of_batch, deliver_outputs};
+use crate::train::step::{ApplyOutcome, BatchOutcome, Finished, Rank, deliver_of_batch, deliver_outputs};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn_pipeline_plan::trace::Track;
@@ -46,9 +46,9 @@ impl Pipeline {
         let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
-            let ApplyOutcome { loss, scale, gradient_norm, non_finite, trains } = applied;
+            let ApplyOutcome { loss, scale, gradients: Finished { norm, non_finite, trains } } = applied;
             report.of_batch.iter_mut().for_each(|of_batch| of_batch.scale = scale);
-            (report.loss, report.gradient_norm, report.skipped) = (loss, gradient_norm, non_finite);
+            (report.loss, report.gradient_norm, report.skipped) = (loss, norm, non_finite);
             trained &= trains;
         }
         let overflowed = self.overflows(report.skipped.as_ref());

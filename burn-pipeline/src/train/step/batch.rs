@@ -1,6 +1,6 @@
 //! Forwards and backwards of one batch on one rank.
 
-use super::contract::{Contract, evaluated_loss};
+use super::contract::Contract;
 use super::rank::Rank;
 use super::replicas;
 use crate::execute::{ExecuteError, Purpose, RankOutcome, ReplicaShare, Run};
@@ -70,8 +70,7 @@ impl Rank {
         let state = self.pinned_state(plan.plan())?;
         let mut run = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Step(step), began, share })?;
         self.refuse_changed(state)?;
-        let loss = self.contract.gather(&run.losses);
-        let scale = self.contract.scale_of(&run.losses);
+        let (loss, scale) = self.contract.gather(&run.losses);
         let non_finite = self.refused_number(self.contract.non_finite());
         if non_finite.is_some() && self.settings.on_non_finite == OnNonFinite::Error {
             // All ranks know all losses, so all of them stop here.
@@ -112,9 +111,10 @@ impl Rank {
         began: Instant,
         share: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
-        let seeding = Contract::new(self.settings.reduction).seeding(batch);
+        let mut contract = Contract::new(self.settings.reduction);
+        let seeding = contract.seeding(batch);
         let run = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Evaluation, began, share })?;
-        let loss = evaluated_loss(self.settings.reduction, &run.losses);
+        let (loss, _) = contract.gather(&run.losses);
         Ok(BatchOutcome { run, loss, ..BatchOutcome::default() })
     }
 }

@@ -27,9 +27,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Finished {
     /// Their norm before clipping, if they are clipped.
     pub(crate) norm: Option<f64>,
-    /// The loss or gradient that the policy does not allow.
+    /// The loss or gradient that the policy does not allow, and because of which weights are not stepped.
     pub(crate) non_finite: Option<NonFinite>,
-    /// True if this or an earlier step had gradients.
+    /// True if this or an earlier step had gradients, or a step without any was meant. If false, nothing is changed.
     pub(crate) trains: bool,
 }
 
@@ -72,7 +72,7 @@ impl Rank {
     }
 
     fn look_at_gradients(&mut self) -> Result<Finished, ExecuteError> {
-        let scaled = self.contract.may_overflow();
+        let scaled = self.contract.scaled.may_overflow;
         let refuses = scaled || self.settings.on_non_finite != OnNonFinite::Pass;
         let clips = self.settings.clip_norm.is_some();
         if self.trains && !refuses && !clips {

@@ -29,6 +29,7 @@ mod replicas;
 pub(crate) use apply::ApplyOutcome;
 pub(crate) use batch::BatchOutcome;
 pub(crate) use copies::Drifted;
+pub(crate) use gradients::Finished;
 pub(crate) use metadata::metadata_plan;
 pub(crate) use outputs::{deliver_of_batch, deliver_outputs};
 pub(crate) use panic::caught;

@@ -232,7 +232,7 @@ impl Rank {
 
     /// Sets how the losses of the next batch are scaled. All ranks must get the same value.
     pub(crate) fn scale_losses(&mut self, scaled: Scaled) {
-        self.contract.set_scaled(scaled);
+        self.contract.scaled = scaled;
     }
 
     /// Makes the forwards of the next batch draw random numbers from this seed, the stage and the microbatch only;
@@ -248,9 +248,6 @@ impl Rank {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, ExecuteError>,
     ) -> Result<T, ExecuteError> {
-        if !self.executor.is_sharded() {
-            return read(self);
-        }
         self.executor.gather_all_shards()?;
         let result = read(self);
         self.executor.release_all();
@@ -264,9 +261,7 @@ impl Rank {
         self.forget();
         // From now on other parameters, or none, may be trained.
         self.trains = false;
-        if self.executor.is_sharded() {
-            self.executor.reshard_all()?;
-        }
+        self.executor.reshard_all()?;
         self.executor.release_all();
         Ok(())
     }
