@@ -3,8 +3,7 @@
 use crate::execute::MicrobatchLoss;
 use crate::payload::{Boundary, BoundaryError, Payload};
 use crate::stage::{ActivationBytes, Microbatches};
-use crate::train::batch_gradients::BatchGradients;
-use crate::train::gradient_error::GradientError;
+use crate::train::batch_gradients::{BatchGradients, GradientError};
 use crate::train::non_finite::NonFinite;
 use burn_pipeline_plan::simulate::{IdlePeriod, idle_periods};
 use burn_pipeline_plan::trace::{Event, Track};
