@@ -9,7 +9,7 @@
 //! loads, `choose` measures.
 
 use crate::train::checkpoint::Branch;
-use crate::train::control::{Command, Ranks, Refuse};
+use crate::train::control::{Command, Exchange, Ranks, Refuse};
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::features::{Feature, NotTogether};
 use crate::train::plans::{Parts, Plans};
@@ -20,6 +20,8 @@ use crate::train::step::Settings;
 use burn_pipeline_plan::cost::Partition;
 use burn_pipeline_plan::plan::{CheckedPlan, Placement};
 use burn_pipeline_plan::simulate::SimulateOptions;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -78,6 +80,24 @@ impl Pipeline {
     /// panic drops it, their error says so.
     pub fn leave(&mut self, reason: impl Display) {
         self.ranks.leave(&format!("it left the job: {reason}"));
+    }
+
+    /// Gives every process the values of all processes, in rank order, so that they can make the same decision: for
+    /// example whether one of them was interrupted, or what rank 0's metrics say. All call it with the same type. When
+    /// ranks are threads of this process, it returns only `own`.
+    ///
+    /// The type must not use serde attributes that leave fields out, because field names are not sent.
+    ///
+    /// # Errors
+    /// Same as [`Pipeline::step`].
+    pub fn exchange<T>(&mut self, own: T) -> Result<Vec<T>, PipelineError>
+    where
+        T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        match self.ranks.are_processes() {
+            true => self.ask(Exchange(own)),
+            false => Ok(vec![own]),
+        }
     }
 
     /// Runs a command on every rank. Returns all replies, in rank order. A failure may drop accumulated gradients.
