@@ -16,7 +16,7 @@ use crate::train::control::Command;
 use crate::train::error::PipelineError;
 use crate::train::facts::StageFacts;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Plans, split_stages};
+use crate::train::plans::Plans;
 use crate::train::setup::{Blueprint, Builder};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
@@ -37,15 +37,8 @@ impl Pipeline {
     /// Builds stages with this builder for these plans, and keeps them on standby beside the running ones.
     pub(super) fn stand_by(&mut self, builder: &Builder, mut plans: Plans) -> Result<Standby, AutoError> {
         self.is_unchanged()?;
-        let plan = plans.current()?;
-        let blueprint = Blueprint {
-            builder: builder.clone(),
-            placement: plans.placement().clone(),
-            splits: split_stages(plan.plan()),
-            plan: plan.clone(),
-            job: self.ranks.are_processes().then(Vec::new),
-            predicted: Vec::new(),
-        };
+        let job = self.ranks.are_processes().then(Vec::new);
+        let blueprint = Blueprint { builder: builder.clone(), plan: plans.current()?, job, predicted: Vec::new() };
         let built: Result<Vec<_>, AutoError> = self.ask(StandBy { blueprint })?.into_iter().collect();
         let stages = Stages::of_ranks(built?, builder.input_gradients);
         stages.fit_together(plans.skips())?;
@@ -118,7 +111,7 @@ impl Command for StandBy {
             (_, Some(failure)) => return Ok(Err(failure)),
             (Err(error), None) => return Ok(Err(failed(rank, &error))),
         };
-        let Blueprint { builder, placement, .. } = &self.blueprint;
+        let (builder, placement) = (&self.blueprint.builder, self.blueprint.placement());
         let known = self.blueprint.facts(rank.executor().link(), made).and_then(|(stages, facts)| {
             let shared = rank.stand_by(stages, placement.clone(), &builder.shared, builder.sharded)?;
             Ok((facts, shared))

@@ -17,7 +17,7 @@ use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
 use crate::train::features::{Feature, NotTogether};
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Plans, split_stages};
+use crate::train::plans::Plans;
 use crate::train::progress::Training;
 use crate::train::stages::Stages;
 use crate::vocabulary::Piece;
@@ -211,10 +211,8 @@ impl Builder {
         });
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let plan = plans.current()?;
-        let splits = split_stages(plan.plan());
         let predicted = self.predicted(plan.plan(), &simulate)?;
-        let (builder, placement) = (self.clone(), plans.placement().clone());
-        let blueprint = Arc::new(Blueprint { builder, placement, splits, plan, job, predicted });
+        let blueprint = Arc::new(Blueprint { builder: self.clone(), plan, job, predicted });
         let build = move |link: Box<dyn Link>| {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)
