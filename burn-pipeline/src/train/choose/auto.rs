@@ -7,7 +7,7 @@
 //! 1. Training starts with a schedule that splits its backward, so that `F`, `I` and `W` are measured separately. The
 //!    first steps warm up; the next ones are measured; then the links, and the layers if they may be cut
 //!    ([`costs`](super::costs)).
-//! 2. The planner prices everything that can run on the same ranks ([`request`](super::request)): schedules,
+//! 2. The planner prices everything that can run on the same ranks ([`compare`](super::compare)): schedules,
 //!    placements, cuts, numbers of stages and of microbatches, recomputation, passes, and schedules synthesised for the
 //!    costs. Costs are the median of all ranks' measurements, so ranks in processes get the same answer.
 //! 3. If the best plan is predicted to be enough faster, it and the running plan take turns ([`Trials`]). Costs depend

@@ -1,9 +1,9 @@
 //! Measures a model and its links, and chooses a schedule from the measurements.
 //!
 //! Read `layers` with `walk` and `layer`, `memory`, `links` and `profile` (measuring), `agree` (agreement of all
-//! ranks), `costs` (pricing of plans), `request` (the request to the planner), `contender` (an alternative to the
-//! running plan) with `standby` (its stages), `trial` (comparing two plans), `trials` (a series of them), `compare`
-//! (which plans), then `auto` with `options` and `decision`.
+//! ranks), `costs` (pricing of plans), `contender` (an alternative to the running plan) with `standby` (its stages),
+//! `trial` (comparing two plans), `trials` (a series of them), `compare` (which plans, asked of the planner), then
+//! `auto` with `options` and `decision`.
 
 mod agree;
 mod auto;
@@ -18,7 +18,6 @@ mod measure_error;
 mod memory;
 mod options;
 mod profile;
-mod request;
 mod standby;
 mod trial;
 mod trials;
