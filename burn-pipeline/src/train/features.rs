@@ -92,6 +92,11 @@ pub struct NotTogether {
 }
 
 impl Feature {
+    /// The chosen ones of these features.
+    pub(crate) fn chosen<const N: usize>(features: [(Feature, bool); N]) -> Vec<Feature> {
+        features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature).collect()
+    }
+
     /// Refuses the first of these features that this one does not go with.
     ///
     /// # Errors

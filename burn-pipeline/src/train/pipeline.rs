@@ -121,13 +121,11 @@ impl Pipeline {
 
     /// Refuses a feature or a call that does not go with the pipeline's features.
     pub(super) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
-        let features = [
+        call.goes_with(&Feature::chosen([
             (Feature::TensorParallel, self.plans.members() > 1),
             (Feature::CutOverReplicas, self.stages.cut_over_replicas().is_some()),
             (Feature::Vocabulary, self.plans.spread()),
-        ];
-        let chosen = features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature);
-        call.goes_with(&chosen.collect::<Vec<_>>())
+        ]))
     }
 
     /// The part of each replica when training or evaluating a batch of this many microbatches. Refuses replicas that

@@ -92,8 +92,13 @@ impl Builder {
         if self.replicas == 0 {
             return Err(BuildError::NoReplicas);
         }
-        self.has_members()?;
-        self.features_go_together()?;
+        if self.members.given().is_empty() || self.members.given().contains(&0) {
+            return Err(BuildError::NoMembers);
+        }
+        if self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.pieces().is_empty()) {
+            return Err(BuildError::EmptyVocabulary);
+        }
+        Feature::check(&self.features())?;
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
         }
@@ -127,26 +132,10 @@ impl Builder {
         Bf16::detect().filter(|_| self.bf16_matmuls)
     }
 
-    /// Refuses empty groups.
-    fn has_members(&self) -> Result<(), BuildError> {
-        if self.members.given().is_empty() || self.members.given().contains(&0) {
-            return Err(BuildError::NoMembers);
-        }
-        Ok(())
-    }
-
-    /// Refuses features that do not go together.
-    fn features_go_together(&self) -> Result<(), BuildError> {
-        if self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.pieces().is_empty()) {
-            return Err(BuildError::EmptyVocabulary);
-        }
-        Ok(Feature::check(&self.features())?)
-    }
-
     /// The chosen features that not every other one goes with.
     fn features(&self) -> Vec<Feature> {
         let head = self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.layers().contains(&Piece::Head));
-        let features = [
+        Feature::chosen([
             (Feature::TensorParallel, self.members.largest() > 1),
             (Feature::Vocabulary, self.vocabulary.is_some()),
             (Feature::InputGradients, self.input_gradients),
@@ -158,8 +147,7 @@ impl Builder {
             (Feature::Bf16Matmuls, self.bf16_matmuls),
             (Feature::Precision, self.precision.is_some()),
             (Feature::HalfReduction, self.precision.as_ref().is_some_and(Precision::reduces_in_half)),
-        ];
-        features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature).collect()
+        ])
     }
 
     /// Refuses a call that does not go with the chosen features.
