@@ -28,7 +28,6 @@ struct Whole {
     device: Device,
 }
 
-/// The gradients of one batch.
 #[derive(Debug, Clone)]
 pub(crate) struct BatchGradients {
     /// The tensors of the input (without a name) and of each extra.

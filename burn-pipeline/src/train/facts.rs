@@ -17,7 +17,6 @@ pub(crate) struct StageFacts {
     pub(crate) kinds: [Kinds; 2],
     /// The numbers of layers of which its factory requested its share (`StageContext::layers`).
     pub(crate) layers: BTreeSet<usize>,
-    /// Names of the extras that it reads from a batch.
     #[serde(skip)]
     pub(crate) extras: Vec<&'static str>,
     pub(crate) has_loss: bool,
@@ -26,11 +25,9 @@ pub(crate) struct StageFacts {
     #[serde(skip)]
     pub(crate) takes: BatchChecks,
     pub(crate) weight_bytes: usize,
-    /// True if it has a trained parameter.
     pub(crate) trains: bool,
     /// True if it has state that its forward can change (running statistics).
     pub(crate) has_forward_state: bool,
-    /// True if some of its weights are cut over data-parallel replicas.
     pub(crate) cut_over_replicas: bool,
     /// True if its parameters are sharded where there are data-parallel replicas.
     pub(crate) sharded: bool,
@@ -46,7 +43,6 @@ pub(crate) struct StageFacts {
 }
 
 impl StageFacts {
-    /// The facts of a stage.
     pub(crate) fn of(stage: StageId, held: &dyn ErasedStage) -> Self {
         let (names, said) = (Self::names(held.named_weights()), &held.options().names);
         let paths: Vec<&str> = names.iter().map(|(path, _)| path.as_str()).collect();
@@ -71,7 +67,6 @@ impl StageFacts {
         }
     }
 
-    /// The facts of a piece of a vocabulary-parallel layer.
     pub(crate) fn of_piece(piece: Piece, stage: StageId, held: &dyn ErasedStage) -> Self {
         Self { piece: Some(piece), ..Self::of(stage, held) }
     }

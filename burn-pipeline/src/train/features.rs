@@ -53,7 +53,6 @@ use Feature::{
     WeightedReduction,
 };
 
-/// The pairs that are refused, and why.
 const REFUSED: [(Feature, Feature, &str); 22] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, InputGradients, "a member may have a part of an extra's gradient"),

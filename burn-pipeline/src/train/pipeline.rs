@@ -42,11 +42,9 @@ pub struct Pipeline {
     pub(super) cut: Option<Partition>,
     /// True if every stage has the module that the factory makes.
     pub(super) is_as_built: bool,
-    /// True if there is no optimizer.
     pub(super) lacks_optimizer: bool,
     /// True if half-precision gradients of the batch become f32.
     pub(super) widens: bool,
-    /// True if processes compare their batches.
     pub(super) compares_batches: bool,
     /// The history of its checkpoints.
     pub(super) branch: Branch,

@@ -42,7 +42,6 @@ impl Stages {
         Self::new(facts.concat(), shared.into_iter().next().unwrap_or_default(), input_gradients)
     }
 
-    /// Returns true if steps compute gradients of the batch.
     pub(crate) fn input_gradients(&self) -> bool {
         self.input_gradients
     }
@@ -91,17 +90,14 @@ impl Stages {
         Err(BuildError::EmptyList { list: list.clone(), paths: some(paths) })
     }
 
-    /// Returns true if a stage was given names.
     pub(crate) fn are_named(&self) -> bool {
         self.facts.iter().any(|facts| facts.named)
     }
 
-    /// The tied parameters.
     pub(crate) fn shared(&self) -> &[SharedReport] {
         &self.shared
     }
 
-    /// Returns true if the model has a loss.
     pub(crate) fn has_loss(&self) -> bool {
         self.spreads(Piece::Head) || self.facts.iter().any(|facts| facts.has_loss)
     }
@@ -111,7 +107,6 @@ impl Stages {
         self.pieces.iter().filter_map(|facts| facts.piece).any(|piece| piece.layers().contains(&layer))
     }
 
-    /// The last stage.
     fn last(&self) -> usize {
         self.facts.iter().map(|facts| facts.stage.index()).max().unwrap_or(0)
     }

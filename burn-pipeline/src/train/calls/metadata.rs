@@ -12,7 +12,6 @@ use crate::train::step::{Rank, metadata_plan};
 use burn_pipeline_plan::plan::{CheckedPlan, StageId};
 use std::time::Instant;
 
-/// The metadata of some stages.
 type Metadata = Vec<(StageId, StageMetadata)>;
 
 impl Pipeline {

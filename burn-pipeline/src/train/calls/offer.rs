@@ -19,7 +19,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One rank's offer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RankOffer {
     /// The parameters of each copy that the rank holds, as text.

@@ -121,7 +121,6 @@ fn of_stages<T>(
     Ok(joined.into_iter().filter(|(stage, _)| rank.answers_for(*stage)).collect())
 }
 
-/// Reads how stages are run.
 struct Engines;
 
 impl Command for Engines {
@@ -169,7 +168,6 @@ impl Command for Module {
     }
 }
 
-/// Reads all weights.
 struct Weights;
 
 impl Command for Weights {
@@ -217,7 +215,6 @@ impl Command for TakeGradients {
     }
 }
 
-/// Reads all named weights.
 struct NamedWeights {
     /// Whether adapters are added to the weights that they adapt.
     merged: bool,

@@ -224,17 +224,13 @@ impl Command for Train {
     }
 }
 
-/// A step of the weights.
 struct Apply {
-    /// The number of the step, counted from 1.
     step: u64,
     learning_rate: ModuleLearningRate,
-    /// The names of all parameters of the model.
     names: Arc<[String]>,
 }
 
 impl Apply {
-    /// The learning rate of each parameter of the model.
     fn rates(&self) -> Vec<f64> {
         // Groups match parameters by name, because ids differ from rank to rank.
         let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));

@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     pub(super) source: Source,
-    /// The builder of its stages.
     pub(super) builder: Builder,
     pub(super) name: String,
     /// Predicted seconds of a pass.
@@ -118,7 +117,6 @@ impl Ready {
         Ok(())
     }
 
-    /// Drops it.
     pub(super) fn dismiss(self, pipeline: &mut Pipeline) -> Result<(), AutoError> {
         match self {
             Self::Plans(_) => Ok(()),

@@ -27,7 +27,6 @@ pub(super) struct Costs {
     /// The layers (or the stages, if they are kept) for each number of microbatches; that of the running plan is first.
     pub(super) workloads: Vec<Workload>,
     pub(super) links: LinkCosts,
-    /// The current cut.
     pub(super) cut: Partition,
 }
 

@@ -71,7 +71,6 @@ impl Builder {
     }
 }
 
-/// Measures the layers in order.
 struct Measuring<'a> {
     builder: &'a Builder,
     rounds: usize,
@@ -100,7 +99,6 @@ impl Measuring<'_> {
         Ok(MeasuredLayers { layers, uncaptured: self.uncaptured })
     }
 
-    /// Measures one layer; returns its costs and its output.
     fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
         let mut held = factory(&self.walk.context(index)).into_inner();

@@ -89,7 +89,6 @@ impl Pipeline {
     }
 }
 
-/// Builds the other stages on each rank.
 struct StandBy {
     blueprint: Blueprint,
 }
@@ -136,7 +135,6 @@ fn failed(rank: &Rank, error: &ExecuteError) -> AutoError {
     AutoError::OtherStages { rank: rank.number(), message: error.cause().to_string() }
 }
 
-/// Swaps running and standby stages on each rank.
 struct Swap;
 
 impl Command for Swap {
@@ -149,7 +147,6 @@ impl Command for Swap {
     }
 }
 
-/// Drops the standby stages on each rank.
 struct Dismiss;
 
 impl Command for Dismiss {

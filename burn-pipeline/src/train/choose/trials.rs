@@ -14,18 +14,15 @@ use super::trial::{Next, Trial, Turns};
 use crate::train::pipeline::Pipeline;
 use std::collections::VecDeque;
 
-/// Trials in progress.
 pub(super) struct Trials {
     pub(super) running: Contender,
     pub(super) contenders: VecDeque<Contender>,
     pub(super) contest: Option<Contest>,
     pub(super) folder: Folder,
-    /// True if stages may move.
     pub(super) stages_move: bool,
     /// Steps of each plan in a trial, and a contender's warm-up steps.
     pub(super) steps: usize,
     pub(super) warm_up: usize,
-    /// How often plans were switched.
     pub(super) switches: usize,
 }
 

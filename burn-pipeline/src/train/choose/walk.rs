@@ -16,7 +16,6 @@ use burn::tensor::Device;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Walks through the stages in order.
 pub(super) struct Walk<'a> {
     builder: &'a Builder,
     batch: &'a Batch,
@@ -40,7 +39,6 @@ impl<'a> Walk<'a> {
         Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new(), first_trained: None }
     }
 
-    /// The context in which a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
         // Every layer as a stage, whatever the cut.
         let cut = self.builder.cut.clone().filter(|cut| cut.layers() != self.stages);
@@ -49,12 +47,10 @@ impl<'a> Walk<'a> {
         StageContext { index, stages: self.stages, rank: 0, device, cut, group, replicas }
     }
 
-    /// The first stage's input.
     pub(super) fn first_input(&self) -> Payload {
         on_device(self.batch.whole_input().clone(), &self.device)
     }
 
-    /// The arguments of a stage's forward.
     pub(super) fn call(
         &mut self,
         held: &dyn ErasedStage,

@@ -14,7 +14,6 @@ use std::time::Duration;
 /// The settings that all ranks of a job must share: names and values.
 pub(crate) type Job = Vec<(String, String)>;
 
-/// Compares the job with every rank's.
 pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
     link.set_activity(Activity::Gathering);
     let table = gather_all(link, job, timeout)?;

@@ -72,7 +72,6 @@ pub(crate) fn exchange_facts(
     Ok(own.into_iter().chain(rows.flat_map(|(_, row)| row)).collect())
 }
 
-/// The tensors of some stages.
 type StageTensors = Vec<(StageId, Vec<Option<AnyTensor>>)>;
 
 /// Gives every rank the tensors of all stages.

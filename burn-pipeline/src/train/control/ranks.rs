@@ -36,9 +36,7 @@ pub(crate) struct Start {
     /// True if the other ranks are processes.
     pub(crate) processes: bool,
     pub(crate) monitor: Arc<dyn Monitor>,
-    /// The longest allowed wait.
     pub(crate) timeout: Duration,
-    /// The number of compute threads of each rank.
     pub(crate) threads: usize,
 }
 

@@ -18,13 +18,11 @@ use std::time::Instant;
 /// A command for a rank's thread; it contains the channel of its reply.
 pub(super) type Task = Box<dyn FnOnce(&mut Rank) + Send>;
 
-/// A rank's reply.
 pub(super) type Reply<T> = (usize, Result<T, ExecuteError>);
 
 /// The state of a rank's thread.
 pub(super) struct Worker<T, B> {
     pub(super) link: Box<dyn Link>,
-    /// The number of compute threads in its pool.
     pub(super) threads: usize,
     pub(super) build: B,
     /// The channel for the reply that the rank is built.

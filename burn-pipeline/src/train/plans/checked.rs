@@ -14,7 +14,6 @@ use burn_pipeline_plan::schedule::ForwardOnly;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The plans of one pipeline.
 #[derive(Debug)]
 pub(crate) struct Plans {
     source: Source,
@@ -177,13 +176,11 @@ impl Plans {
 pub(crate) struct Parts(Vec<(ReplicaShare, Arc<CheckedPlan>)>);
 
 impl Parts {
-    /// The part and the plan of a replica.
     pub(crate) fn of(&self, replica: usize) -> (ReplicaShare, &CheckedPlan) {
         let (share, plan) = &self.0[replica];
         (*share, plan)
     }
 
-    /// The number of replicas.
     pub(crate) fn replicas(&self) -> usize {
         self.0.len()
     }
@@ -193,7 +190,6 @@ impl Parts {
         self.0.iter().all(|(share, _)| share.same_plan)
     }
 
-    /// The plan's name, for messages.
     pub(crate) fn name(&self) -> &str {
         self.0[0].1.plan().name()
     }

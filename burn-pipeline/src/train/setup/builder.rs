@@ -55,7 +55,6 @@ pub struct Builder {
     /// The tensor-parallel group sizes.
     pub(crate) members: GroupSizes,
     pub(crate) sharded: bool,
-    /// The vocabulary-parallel layers.
     pub(crate) vocabulary: Option<Vocabulary>,
     pub(crate) gathered: usize,
     pub(crate) delay: Option<LinkCosts>,
@@ -73,7 +72,6 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Sets the source, replacing the given one.
     pub(crate) fn source(mut self, source: Source) -> Self {
         self.source = Some(Ok(source));
         self

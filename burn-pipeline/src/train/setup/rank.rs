@@ -32,7 +32,6 @@ use std::time::Instant;
 /// The inputs from which all ranks of this process are built.
 pub(crate) struct Blueprint {
     pub(crate) builder: Builder,
-    /// The training plan.
     pub(crate) plan: Arc<CheckedPlan>,
     /// The settings that all ranks must share, if they are processes.
     pub(crate) job: Option<Job>,

@@ -150,7 +150,6 @@ impl Builder {
         ])
     }
 
-    /// Refuses a call that does not go with the chosen features.
     pub(crate) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
         call.goes_with(&self.features())
     }
@@ -182,7 +181,6 @@ impl Builder {
         Ok(simulated.ranks.iter().map(|rank| rank.peak_bytes as u64).collect())
     }
 
-    /// Starts the ranks of this process.
     fn start(
         self,
         mut plans: Plans,

@@ -14,7 +14,6 @@ use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
 use std::collections::HashMap;
 
-/// The outcome of stepping the weights.
 #[derive(Debug)]
 pub(crate) struct ApplyOutcome {
     /// The loss over all batches since the last step.

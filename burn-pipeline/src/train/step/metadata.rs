@@ -16,7 +16,6 @@ use burn_pipeline_plan::plan::{Action, CheckOptions, CheckedPlan, Op, Placement,
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The metadata of a rank's stages.
 type Metadata = BTreeMap<StageId, StageMetadata>;
 
 /// One microbatch per route: every `F` in the model's order, then every backward of the stages that train in reverse.

@@ -21,11 +21,9 @@ pub(super) type Statistics = BTreeMap<StageId, HashMap<ParamId, AnyTensor>>;
 /// What the user chose that ranks read in each step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Settings {
-    /// What the loss is over a microbatch.
     pub(crate) reduction: Reduction,
     /// The maximum norm of the gradients over all ranks.
     pub(crate) clip_norm: Option<f64>,
-    /// The policy for non-finite losses and gradients.
     pub(crate) on_non_finite: OnNonFinite,
     /// Which tensors at stage boundaries are compared with the stages' metadata.
     pub(crate) validate: Validate,
@@ -40,13 +38,11 @@ impl Settings {
     }
 }
 
-/// One rank of a training job.
 #[derive(Debug)]
 pub(crate) struct Rank {
     pub(super) executor: Executor,
     pub(super) placement: Placement,
     pub(super) settings: Settings,
-    /// Losses since the last step.
     pub(super) contract: Contract,
     pub(super) sharing: Sharing,
     /// The step of the next batch, counted from 1.
@@ -150,7 +146,6 @@ impl Rank {
         Ok(reports)
     }
 
-    /// Swaps running and standby stages.
     pub(crate) fn swap(&mut self) {
         let Some(standby) = &mut self.standby else { return };
         self.executor.swap(&mut standby.aside);
@@ -158,7 +153,6 @@ impl Rank {
         std::mem::swap(&mut self.sharing, &mut standby.sharing);
     }
 
-    /// Drops the standby stages.
     pub(crate) fn dismiss(&mut self) {
         self.standby = None;
     }
@@ -189,7 +183,6 @@ impl Rank {
         self.executor.rank()
     }
 
-    /// Its data-parallel replica.
     pub(crate) fn replica(&self) -> usize {
         self.executor.grid().replica()
     }
@@ -205,7 +198,6 @@ impl Rank {
         self.executor.groups().of(stage).is_first()
     }
 
-    /// The rank's executor, which holds its stages.
     pub(crate) fn executor(&mut self) -> &mut Executor {
         &mut self.executor
     }
@@ -215,12 +207,10 @@ impl Rank {
         self.settings.outputs
     }
 
-    /// The placement of stages on ranks.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// The tied parameters.
     pub(crate) fn sharing(&self) -> &Sharing {
         &self.sharing
     }
