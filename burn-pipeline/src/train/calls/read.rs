@@ -242,13 +242,14 @@ impl Command for NamedWeights {
         let label = |weight: &NamedWeight| -> Label {
             (weight.id.val(), weight.path.clone(), weight.names.clone(), weight.containers.clone())
         };
-        let labels: Vec<Vec<Label>> = own.iter().map(|(_, weights)| weights.iter().map(label).collect()).collect();
-        let table = rank.executor().gather(&labels)?;
+        let labels: OfStages<Vec<Label>> =
+            own.iter().map(|(stage, weights)| (*stage, weights.iter().map(label).collect())).collect();
+        let labels = in_model_order(rank.executor().gather(&labels)?);
         let values = own
             .into_iter()
             .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));
-        let stages = gather_tensors(rank, values.collect())?.into_iter().zip(table.into_iter().flatten());
-        let named = stages.map(|((stage, values), labels)| {
+        let stages = gather_tensors(rank, values.collect())?.into_iter().zip(labels);
+        let named = stages.map(|((stage, values), (_, labels))| {
             let weight = |((id, path, names, containers), value): (Label, Option<AnyTensor>)| {
                 Some(NamedWeight { id: ParamId::from(id), path, names, containers, value: value? })
             };

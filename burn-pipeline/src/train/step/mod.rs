@@ -7,8 +7,8 @@
 //! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
 //! `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the
 //! optimizer's step, here or by the caller), `equal` (makes copies equal), `copies` (checks that they are); then
-//! `forward_state` (refused running statistics), `replicas` (bidirectional placements), `outputs` (outputs and
-//! gradients of the batch, sent between processes) and `metadata` (checks of tensor specs); and `recover` (after a
+//! `forward_state` (refused running statistics), `replicas` (bidirectional placements), `outputs` (outputs, gradients of
+//! the batch and weights, sent between processes) and `metadata` (checks of tensor specs); and `recover` (after a
 //! failure).
 
 mod apply;
@@ -31,7 +31,7 @@ pub(crate) use batch::BatchOutcome;
 pub(crate) use copies::Drifted;
 pub(crate) use gradients::Finished;
 pub(crate) use metadata::metadata_plan;
-pub(crate) use outputs::{deliver_of_batch, deliver_outputs};
+pub(crate) use outputs::{deliver, deliver_of_batch, deliver_outputs};
 pub(crate) use panic::caught;
 pub(crate) use rank::{Rank, Settings};
 pub(crate) use recover::Recovered;
