@@ -11,7 +11,7 @@
 
 use super::decision::AutoError;
 use super::links::slower;
-use super::measure_error::MeasureError;
+use super::walk::MeasureError;
 use crate::stage::Batch;
 use crate::train::pipeline::Pipeline;
 use crate::train::report::StepReport;

@@ -1,7 +1,7 @@
 //! The decision about the schedule, and its reasons.
 
-use super::measure_error::MeasureError;
 use super::trial::Trial;
+use super::walk::MeasureError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::error::{BuildError, PipelineError};
 use burn_pipeline_plan::cost::{PartitionError, ProfileError};

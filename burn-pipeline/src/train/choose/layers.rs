@@ -10,8 +10,7 @@
 //! 4. Parameters and buffers are counted by element type.
 
 use super::layer::MeasuredLayer;
-use super::measure_error::MeasureError;
-use super::walk::{Walk, caught};
+use super::walk::{MeasureError, Walk, caught};
 use crate::payload::Payload;
 use crate::stage::Batch;
 use crate::train::features::Feature;

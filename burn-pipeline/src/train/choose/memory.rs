@@ -25,8 +25,7 @@
 //! [`Accumulation::Ordered`](crate::stage::Accumulation::Ordered) holds back.
 
 use super::layer::seeds;
-use super::measure_error::MeasureError;
-use super::walk::{Walk, caught};
+use super::walk::{MeasureError, Walk, caught};
 use crate::payload::{AnyTensor, Payload};
 use crate::stage::{
     BackwardCall, Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError,
