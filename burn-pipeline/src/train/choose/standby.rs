@@ -3,11 +3,9 @@
 //! Guarantees: an error leaves the running pipeline unchanged, on all ranks alike, unless a rank was lost. Weights,
 //! optimizer state and progress are carried over to the last bit.
 //!
-//! 1. [`Pipeline::stand_by`]: every rank builds its other stages beside the running ones, on the same thread and link.
-//!    If one fails, none keeps them. Ranks agree on them as at the start of a pipeline ([`Rank::stand_by`]).
-//! 2. [`Pipeline::change_places`]: a checkpoint is saved, standby and running stages are swapped, and the new running
-//!    ones load it. This can be repeated, both ways.
-//! 3. [`Pipeline::dismiss`]: standby stages are dropped. Until then both are in memory.
+//! Every rank builds its other stages on the thread and link of the running ones, and agrees on them as at the start of
+//! a pipeline ([`Rank::stand_by`]); if one fails, none keeps them. Weights move through a checkpoint, both ways and
+//! repeatedly. Both are in memory until the standby is dismissed.
 
 use super::decision::AutoError;
 use crate::execute::ExecuteError;
