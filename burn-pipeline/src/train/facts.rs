@@ -73,17 +73,15 @@ impl StageFacts {
 
     /// Checks that the vocabulary-parallel layer takes what the batch holds for it.
     pub(crate) fn check_ids(&self, batch: &Batch) -> Result<(), PipelineError> {
-        let refused = |layer, source, got: &Payload| {
-            let got = PayloadSpec::of_payload(got);
-            PipelineError::RefusedIds { layer, source: Box::new(source), got }
+        let ids = |layer, payload: &Payload| {
+            is_ids(payload.clone()).map_err(|source| {
+                let got = PayloadSpec::of_payload(payload);
+                PipelineError::RefusedIds { layer, source: Box::new(source), got }
+            })
         };
-        let input = batch.whole_input();
-        self.piece.iter().flat_map(|piece| piece.layers()).try_for_each(|layer| match (layer, batch.whole_target()) {
-            (Piece::Head, Some(target)) => is_ids(target.clone()).map_err(|source| refused("head", source, target)),
-            (Piece::Head, None) => Ok(()),
-            (Piece::Embedding | Piece::Tied, _) => {
-                is_ids(input.clone()).map_err(|source| refused("embedding", source, input))
-            }
+        self.piece.iter().flat_map(|piece| piece.layers()).try_for_each(|layer| match layer {
+            Piece::Head => batch.whole_target().map_or(Ok(()), |target| ids("head", target)),
+            Piece::Embedding | Piece::Tied => ids("embedding", batch.whole_input()),
         })
     }
 

@@ -72,15 +72,11 @@ impl Builder {
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
         let (linked, plans) = (link.ranks(), self.plans()?);
         let (ranks, all) = (plans.placement().ranks(), plans.ranks());
-        if all != linked {
-            let alone = all == ranks;
-            return Err(if alone {
-                BuildError::Ranks { ranks, linked }
-            } else {
-                BuildError::Replicas { ranks, all, linked }
-            });
+        match all {
+            _ if all == linked => Ok((plans, self.device(link.rank(), linked)?)),
+            _ if all == ranks => Err(BuildError::Ranks { ranks, linked }),
+            _ => Err(BuildError::Replicas { ranks, all, linked }),
         }
-        Ok((plans, self.device(link.rank(), linked)?))
     }
 
     /// The first plan, if the user's choices can be combined.

@@ -38,7 +38,6 @@ impl Settings {
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Rank {
     pub(super) executor: Executor,
     pub(super) placement: Placement,
@@ -74,12 +73,6 @@ struct Standby {
     sharing: Sharing,
 }
 
-impl std::fmt::Debug for Standby {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Standby").field("placement", &self.placement).finish_non_exhaustive()
-    }
-}
-
 impl Rank {
     /// Starts a rank. All ranks do it with the same declarations.
     ///
@@ -102,19 +95,17 @@ impl Rank {
         let started = Self::agree(&mut executor, &placement, shared, shard_all);
         // Abort while the link exists: a rank that only closed it would give no reason.
         let sharing = started.inspect_err(|error| executor.fail(error))?;
-        let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
-        let (members_compared, copies_compared) = (false, false);
         Ok(Self {
             executor,
             placement,
             settings,
-            contract,
+            contract: Contract::new(settings.reduction),
             sharing,
             step: 1,
-            observed,
+            observed: Vec::new(),
             trains: false,
-            members_compared,
-            copies_compared,
+            members_compared: false,
+            copies_compared: false,
             statistics: None,
             statistics_end: false,
             changes_weights: false,
