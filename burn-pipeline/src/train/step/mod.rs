@@ -5,8 +5,8 @@
 //! passes it on to all other ranks.
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
-//! `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the
-//! optimizer's step, here or by the caller), `equal` (makes copies equal), `copies` (checks that they are); then
+//! `gradients` (sums over replicas, scaling, clipping), `apply` (the optimizer's step, here or by the caller), `equal`
+//! (makes copies equal), `copies` (checks that they are); then
 //! `forward_state` (refused running statistics), `replicas` (bidirectional placements), `outputs` (outputs, gradients of
 //! the batch and weights, sent between processes) and `metadata` (checks of tensor specs); and `recover` (after a
 //! failure).
@@ -18,7 +18,6 @@ mod copies;
 mod equal;
 mod forward_state;
 mod gradients;
-mod members;
 mod metadata;
 mod outputs;
 mod panic;
