@@ -44,11 +44,15 @@ impl Pipeline {
     /// Fails on all ranks if one of them could not measure.
     pub(super) fn agree_on_success<T>(&mut self, own: Result<T, AutoError>) -> Result<T, AutoError> {
         let failure = own.as_ref().err().map(ToString::to_string);
-        let failures = self.ask(Exchange(failure))?.into_iter().enumerate();
-        let first = failures.filter_map(|(rank, failure)| Some((rank, failure?))).next();
+        let first = first_failure(self.ask(Exchange(failure))?);
         match (own, first) {
             (Ok(_), Some((rank, message))) => Err(AutoError::Elsewhere { rank, message }),
             (own, _) => own,
         }
     }
+}
+
+/// The first rank that failed, and why.
+pub(super) fn first_failure(failures: Vec<Option<String>>) -> Option<(usize, String)> {
+    failures.into_iter().enumerate().find_map(|(rank, failure)| Some((rank, failure?)))
 }

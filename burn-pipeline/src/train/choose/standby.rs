@@ -7,6 +7,7 @@
 //! a pipeline ([`Rank::stand_by`]); if one fails, none keeps them. Weights move through a checkpoint, both ways and
 //! repeatedly. Both are in memory until the standby is dismissed.
 
+use super::agree::first_failure;
 use super::decision::AutoError;
 use crate::execute::ExecuteError;
 use crate::train::checkpoint::{Checkpoint, Checkpoints};
@@ -102,14 +103,11 @@ impl Command for StandBy {
         let groups = rank.executor().groups().clone();
         let made = self.blueprint.make(rank.executor().link(), &device, &groups, outputs);
         let failure = made.as_ref().err().map(ToString::to_string);
-        let failures = rank.executor().gather(&failure)?;
-        let made = match (made, first(failures)) {
-            (Ok(made), None) => made,
-            (_, Some(failure)) => return Ok(Err(failure)),
-            (Err(error), None) => return Ok(Err(failed(rank, &error))),
-        };
+        if let Some((rank, message)) = first_failure(rank.executor().gather(&failure)?) {
+            return Ok(Err(AutoError::OtherStages { rank, message }));
+        }
         let (builder, placement) = (&self.blueprint.builder, self.blueprint.placement());
-        let known = self.blueprint.facts(rank.executor().link(), made).and_then(|(stages, facts)| {
+        let known = self.blueprint.facts(rank.executor().link(), made?).and_then(|(stages, facts)| {
             let shared = rank.stand_by(stages, placement.clone(), &builder.shared, builder.sharded)?;
             Ok((facts, shared))
         });
@@ -117,20 +115,11 @@ impl Command for StandBy {
             Ok(known) => Ok(Ok(known)),
             // Every rank finds these in the same table.
             Err(error @ (ExecuteError::Handshake { .. } | ExecuteError::Shared { .. })) => {
-                Ok(Err(failed(rank, &error)))
+                Ok(Err(AutoError::OtherStages { rank: rank.number(), message: error.cause().to_string() }))
             }
             Err(error) => Err(error),
         }
     }
-}
-
-fn first(failures: Vec<Option<String>>) -> Option<AutoError> {
-    let failures = failures.into_iter().enumerate();
-    failures.filter_map(|(rank, failure)| Some(AutoError::OtherStages { rank, message: failure? })).next()
-}
-
-fn failed(rank: &Rank, error: &ExecuteError) -> AutoError {
-    AutoError::OtherStages { rank: rank.number(), message: error.cause().to_string() }
 }
 
 struct Swap;
