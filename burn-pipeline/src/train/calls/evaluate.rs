@@ -1,6 +1,5 @@
 //! Evaluation: runs forwards only.
 
-use super::outcomes::gather_outcomes;
 use crate::execute::ExecuteError;
 use crate::stage::{Batch, Microbatches};
 use crate::train::control::{Call, Command};
@@ -88,6 +87,8 @@ impl Command for Evaluate {
 
     fn exchange(&self, rank: &mut Rank, mut own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
         own.run.outputs = deliver_outputs(rank, own.run.outputs, self.wants_outputs)?;
-        gather_outcomes(rank, own)
+        // No rank leaves before its outputs are received.
+        rank.executor().gather(&())?;
+        Ok(vec![own])
     }
 }

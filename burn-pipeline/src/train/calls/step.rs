@@ -1,6 +1,6 @@
 //! Training: batches, and steps of the weights.
 
-use super::outcomes::gather_outcomes;
+use super::outcomes::gather_measured;
 use crate::execute::{ExecuteError, ReplicaShare};
 use crate::stage::{Batch, Microbatches};
 use crate::train::batch_gradients::BatchGradients;
@@ -220,7 +220,8 @@ impl Command for Train {
         if self.of_batch {
             own.run.of_batch = deliver_of_batch(rank, of_batch)?;
         }
-        gather_outcomes(rank, own)
+        gather_measured(rank, &mut own)?;
+        Ok(vec![own])
     }
 }
 
