@@ -28,7 +28,8 @@ impl Pipeline {
     /// # Errors
     /// Same as [`Pipeline::step`].
     pub fn eval_for(&mut self, batch: Batch, results: EvalResults) -> Result<EvalReport, PipelineError> {
-        let admitted = self.admit_evaluation(batch);
+        let admitted = self.stages.admit(batch, self.plans.microbatches());
+        let admitted = admitted.and_then(|batch| Ok((self.parts(false, batch.len())?, batch)));
         let (parts, batch) = self.admit(admitted)?;
         let values = self.compared(&batch);
         let batch = Arc::new(batch);
@@ -51,11 +52,6 @@ impl Pipeline {
             samples: batch.samples(),
             outputs,
         })
-    }
-
-    fn admit_evaluation(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
-        let batch = self.stages.admit(batch, self.plans.microbatches())?;
-        Ok((self.parts(false, batch.len())?, batch))
     }
 }
 

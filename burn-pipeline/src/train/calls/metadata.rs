@@ -30,12 +30,7 @@ impl Pipeline {
         self.learn_metadata(&batch)
     }
 
-    /// Learns the metadata before the first step, if needed.
-    pub(super) fn learn_metadata_once(&mut self, batch: &Microbatches) -> Result<(), PipelineError> {
-        if self.learns_metadata { self.learn_metadata(batch).map(drop) } else { Ok(()) }
-    }
-
-    fn learn_metadata(&mut self, batch: &Microbatches) -> Result<Metadata, PipelineError> {
+    pub(super) fn learn_metadata(&mut self, batch: &Microbatches) -> Result<Metadata, PipelineError> {
         let plan = metadata_plan(self.placement(), self.plans.skips(), self.stages.first_trained());
         let plan = plan.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         let routes = self.placement().routes();

@@ -90,7 +90,9 @@ impl Pipeline {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
         let (parts, batch) = self.admit(admitted)?;
-        self.learn_metadata_once(&batch)?;
+        if self.learns_metadata {
+            self.learn_metadata(&batch)?;
+        }
         let stages = self.placement().stages();
         let mut report = StepReport {
             loss: 0.0,

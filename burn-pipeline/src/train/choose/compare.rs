@@ -84,7 +84,8 @@ fn costs(
     batch: &Batch,
 ) -> Result<Costs, AutoError> {
     let stages = pipeline.placement().stages();
-    let (cut, builder) = match running.builder.cut.clone().filter(|_| stages_move && cuts_layers(setting)) {
+    let cuts_layers = stages_move && setting.options.layers.is_some() && setting.builder.seed.is_none();
+    let (cut, builder) = match running.builder.cut.clone().filter(|_| cuts_layers) {
         Some(cut) => (cut, &setting.builder),
         None => (Partition::even(stages, stages)?, &running.builder),
     };
@@ -97,10 +98,6 @@ fn costs(
         Some(profile) => Costs::known(pipeline, profile, &wanted),
         None => Costs::measured(pipeline, steps, batch, &wanted),
     }
-}
-
-fn cuts_layers(setting: &Setting) -> bool {
-    setting.options.layers.is_some() && setting.builder.seed.is_none()
 }
 
 /// Requests the best plan over the same ranks. Unless stages can move, it keeps the stages and their placement.

@@ -7,7 +7,7 @@ use crate::ranks::GroupSizes;
 use crate::stage::{Accumulation, Precision, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Replication, Source, VocabularyPass};
+use crate::train::plans::{Replication, Source};
 use crate::train::shared::SharedParameter;
 use crate::train::step::Settings;
 use crate::vocabulary::Vocabulary;
@@ -81,12 +81,6 @@ impl Builder {
     pub(super) fn replication(&self) -> Replication {
         let gathered = self.sharded.then_some(self.gathered);
         Replication { replicas: self.replicas, members: self.members.clone(), gathered }
-    }
-
-    /// The vocabulary-parallel layers of plans, and the costs to place them.
-    pub(super) fn vocabulary_pass(&self) -> VocabularyPass {
-        let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
-        VocabularyPass { pieces, profile: self.planned.clone() }
     }
 }
 

@@ -17,10 +17,10 @@ use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
 use crate::train::features::{Feature, NotTogether};
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::Plans;
+use crate::train::plans::{Plans, VocabularyPass};
 use crate::train::progress::Training;
 use crate::train::stages::Stages;
-use crate::vocabulary::Piece;
+use crate::vocabulary::{Piece, Vocabulary};
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::{Partition, PartitionError};
 use burn_pipeline_plan::plan::{Plan, Transport};
@@ -106,7 +106,9 @@ impl Builder {
         }
         self.rounds(Bf16::detect())?;
         let skips = self.skips_of(&source)?;
-        let plans = Plans::new(source, &skips, self.replication(), self.vocabulary_pass())?;
+        let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
+        let vocabulary = VocabularyPass { pieces, profile: self.planned.clone() };
+        let plans = Plans::new(source, &skips, self.replication(), vocabulary)?;
         let stages = plans.placement().stages();
         match self.cut.as_ref().map(Partition::stages).filter(|cut| *cut != stages) {
             Some(cut) => Err(PartitionError::Size { what: "stages", cut, given: stages }.into()),

@@ -127,7 +127,8 @@ impl Rank {
         let norm = clips.then(|| looks.iter().flat_map(|look| look.squares.iter()).sum::<f64>().sqrt());
         let odd = looks.into_iter().find_map(|look| Some((look.stage, look.odd?)));
         let odd = odd.map(|(stage, name)| NonFinite::Gradient { stage, name: name.into() });
-        let of_gradients = NonFinite::of_norm(norm).or(odd);
+        let of_norm = norm.filter(|norm| !norm.is_finite()).map(|norm| NonFinite::Norm { norm });
+        let of_gradients = of_norm.or(odd);
         let non_finite = match self.contract.non_finite() {
             None if scaled => of_gradients,
             // Gradients of a loss that is not finite are not finite either.
