@@ -90,8 +90,8 @@ impl Stages {
         Err(BuildError::EmptyList { list: list.clone(), paths: some(paths) })
     }
 
-    pub(crate) fn are_named(&self) -> bool {
-        self.facts.iter().any(|facts| facts.named)
+    pub(crate) fn facts(&self) -> &[StageFacts] {
+        &self.facts
     }
 
     pub(crate) fn shared(&self) -> &[SharedReport] {
@@ -147,24 +147,9 @@ impl Stages {
         Ok(())
     }
 
-    /// Returns true if every stage has declared the specs at its boundary.
-    pub(crate) fn are_declared(&self) -> bool {
-        self.facts.iter().all(|facts| facts.declared)
-    }
-
-    /// Returns true if parameters of any stage are sharded where there are data-parallel replicas.
-    pub(crate) fn are_sharded(&self) -> bool {
-        self.facts.iter().any(|facts| facts.sharded)
-    }
-
     /// The first stage with weights that are cut over data-parallel replicas.
     pub(crate) fn cut_over_replicas(&self) -> Option<StageId> {
         self.facts.iter().find(|facts| facts.cut_over_replicas).map(|facts| facts.stage)
-    }
-
-    /// Returns true if any stage has state that its forward can change (running statistics).
-    pub(crate) fn have_forward_state(&self) -> bool {
-        self.facts.iter().any(|facts| facts.has_forward_state)
     }
 
     /// The first stage with a trained parameter: no gradient leaves it towards the input. The last one if none has any,

@@ -34,14 +34,15 @@ impl Pipeline {
         let plan = metadata_plan(self.placement(), self.plans.skips(), self.stages.first_trained());
         let plan = plan.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         let routes = self.placement().routes();
-        let zeros = match self.stages.are_declared() {
+        let declared = self.stages.facts().iter().all(|facts| facts.declared);
+        let zeros = match declared {
             true => Vec::new(),
             false => vec![batch.zeros(routes, 0)?, batch.zeros(routes, 1)?],
         };
         let seed = self.training.batch_seed();
         let stages = in_model_order(self.ask(LearnMetadata { plan, zeros, seed })?);
         self.learns_metadata = false;
-        tracing::info!(declared = self.stages.are_declared(), stages = stages.len(), "stage metadata known");
+        tracing::info!(declared, stages = stages.len(), "stage metadata known");
         Ok(stages)
     }
 }

@@ -209,8 +209,9 @@ impl Builder {
         stages.fit_together(plans.skips())?;
         plans.train_from(stages.first_trained())?;
         stages.refuse_unused()?;
+        let named = self.layers.is_some() || stages.facts().iter().any(|facts| facts.named);
         match stages.claimed_twice() {
-            Some((name, first, second)) if stages.are_named() || self.layers.is_some() => {
+            Some((name, first, second)) if named => {
                 return Err(BuildError::SameName { name, first, second });
             }
             Some((name, first, second)) => {
