@@ -6,10 +6,9 @@
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
 //! `gradients` (sums over replicas, scaling, clipping), `apply` (the optimizer's step, here or by the caller), `equal`
-//! (makes copies equal), `copies` (checks that they are); then
-//! `forward_state` (refused running statistics), `replicas` (bidirectional placements), `outputs` (outputs, gradients of
-//! the batch and weights, sent between processes) and `metadata` (checks of tensor specs); and `recover` (after a
-//! failure).
+//! (makes copies equal), `copies` (checks that they are); then `forward_state` (refused running statistics), `replicas`
+//! (bidirectional placements), `outputs` (outputs, gradients of the batch and weights, sent between processes) and
+//! `metadata` (checks of tensor specs); and `recover` (after a failure).
 
 mod apply;
 mod batch;
