@@ -59,7 +59,7 @@ pub(crate) use locate::tell_failure;
 pub(crate) use options::RunOptions;
 pub use options::{FusedActions, Tuning};
 pub use outcome::MicrobatchLoss;
-pub(crate) use outcome::{OfBatch, RankOutcome};
+pub(crate) use outcome::{Measured, OfBatch, RankOutcome};
 pub(crate) use recut::received_by_first;
 pub(crate) use run::{ReplicaShare, Run};
 pub(crate) use seeding::Seeding;

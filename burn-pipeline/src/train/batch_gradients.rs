@@ -15,18 +15,10 @@
 use crate::execute::OfBatch;
 use crate::payload::{AnyTensor, Boundary, BoundaryError, Payload, PayloadPart, TensorKind};
 use crate::stage::{Microbatches, Split};
-use crate::train::gradient_error::GradientError;
 use burn::tensor::Device;
 use burn_pipeline_plan::plan::StageId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-
-/// How gradients of batches are returned.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct InputGradients {
-    /// True if half-precision ones become f32.
-    pub(crate) widens: bool,
-}
 
 /// One tensor of the batch.
 #[derive(Debug, Clone)]
@@ -36,13 +28,13 @@ struct Whole {
     device: Device,
 }
 
-/// The gradients of one batch.
 #[derive(Debug, Clone)]
 pub(crate) struct BatchGradients {
     /// The tensors of the input (without a name) and of each extra.
     wholes: BTreeMap<Option<String>, Vec<Whole>>,
     /// The samples of each microbatch.
     sizes: Vec<usize>,
+    /// True if half-precision ones become f32.
     widens: bool,
     /// By stage and microbatch; each payload is an [`OfBatch`].
     pub(super) computed: Vec<((StageId, usize), Payload)>,
@@ -52,7 +44,7 @@ pub(crate) struct BatchGradients {
 
 impl BatchGradients {
     /// No gradients yet, of this batch.
-    pub(super) fn new(batch: &Microbatches, wanted: InputGradients) -> Self {
+    pub(super) fn new(batch: &Microbatches, widens: bool) -> Self {
         let names = std::iter::once(None).chain(batch.extras().cloned().map(Some));
         let whole = |(tensor, split): (&AnyTensor, Split)| {
             let float = tensor.kind() == TensorKind::Float;
@@ -61,7 +53,7 @@ impl BatchGradients {
         let wholes = |name: &Option<String>| batch.ruled(name.as_deref()).into_iter().map(whole).collect();
         let wholes = names.map(|name| (name.clone(), wholes(&name))).collect();
         let sizes = (0..batch.len()).map(|microbatch| batch.size(microbatch)).collect();
-        Self { wholes, sizes, widens: wanted.widens, computed: Vec::new(), scale: 1.0 }
+        Self { wholes, sizes, widens, computed: Vec::new(), scale: 1.0 }
     }
 
     /// The gradients of the input, or of an extra.
@@ -128,35 +120,73 @@ impl BatchGradients {
     /// The gradient of a tensor from those of microbatches; `None` if none has one.
     fn joined(&self, split: Split, column: Vec<Option<AnyTensor>>) -> Result<Option<AnyTensor>, Unlike> {
         let Some(like) = column.iter().flatten().next().cloned() else { return Ok(None) };
-        let fits = |dim: Option<usize>, one: &AnyTensor| {
+        let dim = if let Split::Dim(dim) = split { Some(dim) } else { None };
+        let fits = |one: &AnyTensor| {
             let (own, other) = (one.shape(), like.shape());
             let same = |at: usize| Some(at) == dim || own[at] == other[at];
             own.num_dims() == other.num_dims() && one.dtype() == like.dtype() && (0..own.num_dims()).all(same)
         };
-        let Split::Dim(dim) = split else {
-            let all: Vec<AnyTensor> = column.into_iter().flatten().collect();
-            if !all.iter().all(|one| fits(None, one)) {
-                return Err(Unlike);
+        let filled = |(piece, &size): (Option<AnyTensor>, &usize)| match (piece, dim) {
+            (None, Some(dim)) => {
+                let mut shape = like.shape();
+                shape[dim] = size;
+                Some(like.zeros(shape))
             }
-            return Ok(all.into_iter().reduce(AnyTensor::plus).map(|sum| self.scaled(sum)));
+            (piece, _) => piece,
         };
-        let zeros = |size: usize| {
-            let mut shape = like.shape();
-            shape[dim] = size;
-            like.zeros(shape)
-        };
-        let pieces = column.into_iter().zip(&self.sizes).map(|(piece, &size)| piece.unwrap_or_else(|| zeros(size)));
-        let pieces: Vec<AnyTensor> = pieces.collect();
-        if !pieces.iter().all(|one| fits(Some(dim), one)) {
+        let pieces: Vec<AnyTensor> = column.into_iter().zip(&self.sizes).filter_map(filled).collect();
+        if !pieces.iter().all(fits) {
             return Err(Unlike);
         }
-        Ok(AnyTensor::cat(pieces, dim).map(|whole| self.scaled(whole)))
+        let whole = match dim {
+            Some(dim) => AnyTensor::cat(pieces, dim),
+            None => pieces.into_iter().reduce(AnyTensor::plus),
+        };
+        Ok(whole.map(|whole| self.scaled(whole)))
     }
 
     fn scaled(&self, sum: AnyTensor) -> AnyTensor {
         if self.scale == 1.0 { sum } else { sum.scale(self.scale) }
     }
 }
+
+/// Why a report has no such gradient of its batch. Tensors count from 0.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum GradientError {
+    /// They were not requested.
+    #[error("gradients of the batch are not computed; build the pipeline with `Builder::input_gradients(true)`")]
+    Off,
+    /// This process does not get them.
+    #[error(
+        "gradients of the batch are sent only to processes with a copy of the first stage, and this one has none; read \
+         the report of one that has"
+    )]
+    Elsewhere,
+    /// No stage reads the extra.
+    #[error("no stage reads the extra `{name}`, so it has no gradient; check the name (`Stage::extras`)")]
+    NotRead { name: String },
+    /// No tensor can have a gradient.
+    #[error("{what} holds no float tensor, and integers have no gradient; give the model floats, such as embeddings")]
+    Integers { what: String },
+    /// The loss does not depend on a tensor.
+    #[error(
+        "the loss does not depend on tensor {tensor} of {what}, so it has no gradient; if that may be so, read an \
+         `Option`"
+    )]
+    Unused { what: String, tensor: usize },
+    /// Microbatches have different shapes.
+    #[error(
+        "the gradients of tensor {tensor} of {what} differ between microbatches in more than their number of samples, \
+         and cannot be joined; give each shape a batch of its own"
+    )]
+    Unlike { what: String, tensor: usize },
+    /// They are of another type.
+    #[error("the gradients of {what} are not of the type that was asked for: {source}")]
+    Type { what: String, source: BoundaryError },
+}
+
+burn_pipeline_plan::debug_as_text!(GradientError);
 
 /// Gradients of microbatches that cannot be joined.
 struct Unlike;

@@ -17,7 +17,6 @@ pub(crate) struct StageFacts {
     pub(crate) kinds: [Kinds; 2],
     /// The numbers of layers of which its factory requested its share (`StageContext::layers`).
     pub(crate) layers: BTreeSet<usize>,
-    /// Names of the extras that it reads from a batch.
     #[serde(skip)]
     pub(crate) extras: Vec<&'static str>,
     pub(crate) has_loss: bool,
@@ -26,11 +25,9 @@ pub(crate) struct StageFacts {
     #[serde(skip)]
     pub(crate) takes: BatchChecks,
     pub(crate) weight_bytes: usize,
-    /// True if it has a trained parameter.
     pub(crate) trains: bool,
     /// True if it has state that its forward can change (running statistics).
     pub(crate) has_forward_state: bool,
-    /// True if some of its weights are cut over data-parallel replicas.
     pub(crate) cut_over_replicas: bool,
     /// True if its parameters are sharded where there are data-parallel replicas.
     pub(crate) sharded: bool,
@@ -46,8 +43,7 @@ pub(crate) struct StageFacts {
 }
 
 impl StageFacts {
-    /// The facts of a stage; `cut_over_replicas` is true if some of its weights are cut over data-parallel replicas.
-    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage, cut_over_replicas: bool) -> Self {
+    pub(crate) fn of(stage: StageId, held: &dyn ErasedStage) -> Self {
         let (names, said) = (Self::names(held.named_weights()), &held.options().names);
         let paths: Vec<&str> = names.iter().map(|(path, _)| path.as_str()).collect();
         let (named, lists) = (!said.are_paths(), said.lists(&paths).collect());
@@ -62,7 +58,7 @@ impl StageFacts {
             has_forward_state: !held.forward_state().is_empty(),
             weight_bytes: held.weight_bytes(),
             trains: held.trains(),
-            cut_over_replicas,
+            cut_over_replicas: held.options().spread,
             sharded: held.options().sharded == Some(true),
             names,
             named,
@@ -71,24 +67,21 @@ impl StageFacts {
         }
     }
 
-    /// The facts of a piece of a vocabulary-parallel layer.
     pub(crate) fn of_piece(piece: Piece, stage: StageId, held: &dyn ErasedStage) -> Self {
-        Self { piece: Some(piece), ..Self::of(stage, held, false) }
+        Self { piece: Some(piece), ..Self::of(stage, held) }
     }
 
     /// Checks that the vocabulary-parallel layer takes what the batch holds for it.
     pub(crate) fn check_ids(&self, batch: &Batch) -> Result<(), PipelineError> {
-        let refused = |layer, source, got: &Payload| {
-            let got = PayloadSpec::of_payload(got);
-            PipelineError::RefusedIds { layer, source: Box::new(source), got }
+        let ids = |layer, payload: &Payload| {
+            is_ids(payload.clone()).map_err(|source| {
+                let got = PayloadSpec::of_payload(payload);
+                PipelineError::RefusedIds { layer, source: Box::new(source), got }
+            })
         };
-        let input = batch.whole_input();
-        self.piece.iter().flat_map(|piece| piece.layers()).try_for_each(|layer| match (layer, batch.whole_target()) {
-            (Piece::Head, Some(target)) => is_ids(target.clone()).map_err(|source| refused("head", source, target)),
-            (Piece::Head, None) => Ok(()),
-            (Piece::Embedding | Piece::Tied, _) => {
-                is_ids(input.clone()).map_err(|source| refused("embedding", source, input))
-            }
+        self.piece.iter().flat_map(|piece| piece.layers()).try_for_each(|layer| match layer {
+            Piece::Head => batch.whole_target().map_or(Ok(()), |target| ids("head", target)),
+            Piece::Embedding | Piece::Tied => ids("embedding", batch.whole_input()),
         })
     }
 

@@ -53,7 +53,6 @@ use Feature::{
     WeightedReduction,
 };
 
-/// The pairs that are refused, and why.
 const REFUSED: [(Feature, Feature, &str); 22] = [
     (TensorParallel, Vocabulary, "a member would hold a piece of a shard"),
     (TensorParallel, InputGradients, "a member may have a part of an extra's gradient"),
@@ -92,6 +91,11 @@ pub struct NotTogether {
 }
 
 impl Feature {
+    /// The chosen ones of these features.
+    pub(crate) fn chosen<const N: usize>(features: [(Feature, bool); N]) -> Vec<Feature> {
+        features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature).collect()
+    }
+
     /// Refuses the first of these features that this one does not go with.
     ///
     /// # Errors

@@ -6,8 +6,8 @@
 //!
 //! Modules, from the bottom up:
 //!
-//! 1. `error`, `features`, `non_finite`, `progress`, `report` (with `batch_gradients` and `gradient_error`), `context`,
-//!    `facts`, `stages`: values shared by pipeline and user.
+//! 1. `error`, `features`, `non_finite`, `progress`, `report` (with `batch_gradients`), `context`, `facts`, `stages`:
+//!    values shared by pipeline and user.
 //! 2. `plans`: the plans that a pipeline runs. `shared`: tied parameters, which several stages hold.
 //! 3. `step`: the work of one rank with a batch and its weights.
 //! 4. `control`: commands to all ranks, and their replies.
@@ -24,7 +24,6 @@ mod control;
 mod error;
 mod facts;
 mod features;
-mod gradient_error;
 mod non_finite;
 mod pipeline;
 mod plans;
@@ -39,6 +38,7 @@ pub use crate::execute::MicrobatchLoss;
 pub use crate::ranks::GroupSizes;
 #[cfg(fuzzing)]
 pub use crate::ranks::sum_over_ranks;
+pub use batch_gradients::GradientError;
 pub use checkpoint::{Adapters, Checkpoint, CheckpointError, Checkpoints, Export, ParameterEntry, Pretrained};
 pub use choose::{
     AutoError, AutoOptions, AutoPipeline, Choice, Decision, MeasureError, MeasuredLayers, MemoryMeter, Trial,
@@ -46,7 +46,6 @@ pub use choose::{
 pub use context::StageContext;
 pub use error::{BuildError, PipelineError};
 pub use features::{Feature, NotTogether};
-pub use gradient_error::GradientError;
 pub use non_finite::{NonFinite, OnNonFinite};
 pub use pipeline::Pipeline;
 pub use progress::{Progress, ScaleProgress};

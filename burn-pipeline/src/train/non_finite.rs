@@ -73,9 +73,4 @@ impl NonFinite {
         let MicrobatchLoss { index, rank, stage, loss, weight } = *odd;
         Some(NonFinite::Loss { rank, stage, index, loss, weight })
     }
-
-    /// The norm, if it is not finite.
-    pub(crate) fn of_norm(norm: Option<f64>) -> Option<Self> {
-        norm.filter(|norm| !norm.is_finite()).map(|norm| NonFinite::Norm { norm })
-    }
 }

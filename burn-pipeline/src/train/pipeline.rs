@@ -8,19 +8,20 @@
 //! Its methods are in other modules: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves and
 //! loads, `choose` measures.
 
-use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
-use crate::train::control::{Command, Ranks, Refuse};
+use crate::train::control::{Command, Exchange, Ranks, Refuse};
 use crate::train::error::{BuildError, PipelineError};
 use crate::train::features::{Feature, NotTogether};
-use crate::train::non_finite::OnNonFinite;
 use crate::train::plans::{Parts, Plans};
 use crate::train::progress::{Progress, Training};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
+use crate::train::step::Settings;
 use burn_pipeline_plan::cost::Partition;
 use burn_pipeline_plan::plan::{CheckedPlan, Placement};
 use burn_pipeline_plan::simulate::SimulateOptions;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -34,22 +35,16 @@ pub struct Pipeline {
     pub(super) plans: Plans,
     pub(super) stages: Stages,
     pub(super) training: Training,
+    pub(super) settings: Settings,
     /// True if the stages' metadata must be learned before the next batch.
     pub(super) learns_metadata: bool,
-    /// True if metadata are learned at all; then also again after a module was replaced.
-    pub(super) wants_metadata: bool,
     /// The cut of the model's layers, if it was given or planned.
     pub(super) cut: Option<Partition>,
     /// True if every stage has the module that the factory makes.
     pub(super) is_as_built: bool,
-    /// True if there is no optimizer.
     pub(super) lacks_optimizer: bool,
-    pub(super) on_non_finite: OnNonFinite,
-    /// True if steps report the last stage's outputs to this process.
-    pub(super) outputs: bool,
-    /// Set if steps report gradients of the batch.
-    pub(super) input_gradients: Option<InputGradients>,
-    /// True if processes compare their batches.
+    /// True if half-precision gradients of the batch become f32.
+    pub(super) widens: bool,
     pub(super) compares_batches: bool,
     /// The history of its checkpoints.
     pub(super) branch: Branch,
@@ -85,6 +80,24 @@ impl Pipeline {
         self.ranks.leave(&format!("it left the job: {reason}"));
     }
 
+    /// Gives every process the values of all processes, in rank order, so that they can make the same decision: for
+    /// example whether one of them was interrupted, or what rank 0's metrics say. All call it with the same type. When
+    /// ranks are threads of this process, it returns only `own`.
+    ///
+    /// The type must not use serde attributes that leave fields out, because field names are not sent.
+    ///
+    /// # Errors
+    /// Same as [`Pipeline::step`].
+    pub fn exchange<T>(&mut self, own: T) -> Result<Vec<T>, PipelineError>
+    where
+        T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        match self.ranks.are_processes() {
+            true => self.ask(Exchange(own)),
+            false => Ok(vec![own]),
+        }
+    }
+
     /// Runs a command on every rank. Returns all replies, in rank order. A failure may drop accumulated gradients.
     pub(super) fn ask<C: Command>(&mut self, command: C) -> Result<Vec<C::Reply>, PipelineError> {
         let asked = self.ranks.ask(command);
@@ -106,18 +119,17 @@ impl Pipeline {
 
     /// Refuses a feature or a call that does not go with the pipeline's features.
     pub(super) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
-        let features = [
+        call.goes_with(&Feature::chosen([
             (Feature::TensorParallel, self.plans.members() > 1),
             (Feature::CutOverReplicas, self.stages.cut_over_replicas().is_some()),
             (Feature::Vocabulary, self.plans.spread()),
-        ];
-        let chosen = features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature);
-        call.goes_with(&chosen.collect::<Vec<_>>())
+        ]))
     }
 
-    /// Returns the parts of a batch, or an error if replicas that exchange tensors would have different numbers of
-    /// microbatches.
-    pub(super) fn met(&self, parts: Result<Parts, BuildError>, microbatches: usize) -> Result<Parts, PipelineError> {
+    /// The part of each replica when training or evaluating a batch of this many microbatches. Refuses replicas that
+    /// exchange tensors, but would have different numbers of microbatches.
+    pub(super) fn parts(&mut self, trains: bool, microbatches: usize) -> Result<Parts, PipelineError> {
+        let parts = self.plans.parts(trains, microbatches);
         let parts = parts.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         match self.stages.cut_over_replicas().filter(|_| !parts.are_even()) {
             Some(stage) => Err(PipelineError::UnevenReplicas { stage, microbatches, replicas: parts.replicas() }),

@@ -57,7 +57,6 @@ pub(crate) struct Training {
     before: Progress,
     /// Steps skipped since the pipeline was built.
     skipped: u64,
-    /// How the loss scale changes.
     scaling: Option<LossScale>,
     /// True if gradients that were taken had overflowed: a step of the caller's own without them says nothing of the
     /// scale.
@@ -87,7 +86,6 @@ impl Training {
         self.pending > 0
     }
 
-    /// The seed of the next batch.
     pub(crate) fn batch_seed(&self) -> Option<u64> {
         self.progress.seed.map(|seed| mixed(seed, self.progress.batches))
     }
@@ -127,18 +125,15 @@ impl Training {
         }
     }
 
-    /// Records a skipped step.
     pub(crate) fn skipped(&mut self) {
         self.pending = 0;
         self.skipped += 1;
     }
 
-    /// The number of skipped steps.
     pub(crate) fn skipped_steps(&self) -> u64 {
         self.skipped
     }
 
-    /// Records that the accumulated gradients are gone.
     pub(crate) fn gradients_gone(&mut self) {
         self.pending = 0;
     }

@@ -3,8 +3,7 @@
 use crate::execute::MicrobatchLoss;
 use crate::payload::{Boundary, BoundaryError, Payload};
 use crate::stage::{ActivationBytes, Microbatches};
-use crate::train::batch_gradients::BatchGradients;
-use crate::train::gradient_error::GradientError;
+use crate::train::batch_gradients::{BatchGradients, GradientError};
 use crate::train::non_finite::NonFinite;
 use burn_pipeline_plan::simulate::{IdlePeriod, idle_periods};
 use burn_pipeline_plan::trace::{Event, Track};
@@ -67,21 +66,18 @@ impl StepReport {
         joined(&self.outputs, None)
     }
 
-    /// Like [`StepReport::output`], with each tensor joined along its own dimension, in the order in which `O` holds
-    /// them: for samples in another dimension than the first.
+    /// The same, joined as [`EvalReport::output_along`] joins them.
     ///
     /// # Errors
-    /// Same as [`StepReport::output`]. Also fails if a tensor does not have its dimension, or if `dims` does not have
-    /// one per tensor.
+    /// Same as [`EvalReport::output_along`]. Also fails if outputs were not requested.
     pub fn output_along<O: Boundary>(&self, dims: &[usize]) -> Result<O, BoundaryError> {
         joined(&self.outputs, Some(dims))
     }
 
-    /// The last stage's outputs for this batch, one per microbatch, in order, for your own reduction; see
-    /// [`EvalReport::outputs`]. Empty if they were not requested.
+    /// The same, one per microbatch; see [`EvalReport::outputs`]. Empty if they were not requested.
     ///
     /// # Errors
-    /// Returns [`BoundaryError`] if the last stage's output is not an `O`.
+    /// Same as [`EvalReport::outputs`].
     pub fn outputs<O: Boundary>(&self) -> Result<Vec<O>, BoundaryError> {
         self.outputs.iter().cloned().map(|(_, output)| O::from_payload(output)).collect()
     }

@@ -27,26 +27,31 @@ pub(crate) struct Stages {
 
 impl Stages {
     /// Collects the facts of all ranks. Data-parallel replicas have the same facts of a stage.
-    pub(crate) fn new(mut facts: Vec<StageFacts>, shared: Vec<SharedReport>) -> Self {
+    pub(crate) fn new(mut facts: Vec<StageFacts>, shared: Vec<SharedReport>, input_gradients: bool) -> Self {
         facts.sort_by_key(|facts| facts.stage);
         facts.dedup_by_key(|facts| facts.stage);
         let names: BTreeSet<&String> = facts.iter().flat_map(|facts| &facts.names).map(|(_, name)| name).collect();
         let names = names.into_iter().cloned().collect();
         let (pieces, facts) = facts.into_iter().partition(|facts| facts.piece.is_some());
-        Self { facts, pieces, shared, names, input_gradients: false }
+        Self { facts, pieces, shared, names, input_gradients }
     }
 
-    /// Sets whether steps compute gradients of the batch.
-    pub(crate) fn with_input_gradients(self, input_gradients: bool) -> Self {
-        Self { input_gradients, ..self }
+    /// Collects what each rank built: its facts, and the tied parameters, which are the same on all.
+    pub(crate) fn of_ranks(built: Vec<(Vec<StageFacts>, Vec<SharedReport>)>, input_gradients: bool) -> Self {
+        let (facts, shared): (Vec<_>, Vec<_>) = built.into_iter().unzip();
+        Self::new(facts.concat(), shared.into_iter().next().unwrap_or_default(), input_gradients)
+    }
+
+    pub(crate) fn input_gradients(&self) -> bool {
+        self.input_gradients
     }
 
     /// Replaces the facts of some stages.
     pub(crate) fn renewed(&self, now: Vec<StageFacts>) -> Self {
         let others =
             self.facts.iter().chain(&self.pieces).filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
-        let renewed = Self::new(others.cloned().chain(now.iter().cloned()).collect(), self.shared.clone());
-        renewed.with_input_gradients(self.input_gradients)
+        let facts = others.cloned().chain(now.iter().cloned()).collect();
+        Self::new(facts, self.shared.clone(), self.input_gradients)
     }
 
     /// The names of all parameters and buffers in the model, each once.
@@ -54,37 +59,45 @@ impl Stages {
         self.names.clone()
     }
 
-    /// A group that matches no parameter of the model.
-    pub(crate) fn empty_group(&self, groups: &[ParamGroup]) -> Option<ParamGroup> {
+    /// Refuses a group that matches no parameter of the model.
+    pub(crate) fn refuse_empty_group<'a>(
+        &self,
+        mut groups: impl Iterator<Item = &'a ParamGroup>,
+    ) -> Result<(), BuildError> {
         // No parameter has this id. Ids differ from rank to rank, so groups find parameters by name.
         let matches = |group: &ParamGroup| self.names.iter().any(|name| group.matches(&ParamId::from(0), Some(name)));
-        groups.iter().find(|group| !matches(group)).cloned()
+        match groups.find(|group| !matches(group)) {
+            None => Ok(()),
+            Some(group) => Err(BuildError::EmptyGroup { group: Box::new(group.clone()), names: some(&*self.names) }),
+        }
     }
 
-    /// A declared list of layers in which no stage has a parameter.
-    pub(crate) fn empty_list(&self) -> Option<String> {
+    /// Refuses a loss that would not be computed, and a declared list of layers in which no stage has a parameter.
+    pub(crate) fn refuse_unused(&self) -> Result<(), BuildError> {
+        let mut losses = self.facts.iter().filter(|facts| facts.has_loss).map(|facts| facts.stage.index());
+        let last = self.last();
+        let found = if self.spreads(Piece::Head) { losses.next() } else { losses.find(|&stage| stage != last) };
+        if let Some(stage) = found {
+            return Err(match self.spreads(Piece::Head) {
+                true => BuildError::LossBeforeHead { stage },
+                false => BuildError::LossInside { stage, last },
+            });
+        }
         let lists = || self.facts.iter().flat_map(|facts| &facts.lists);
         let is_empty = |list: &str| !lists().any(|(other, holds)| other == list && *holds);
-        lists().map(|(list, _)| list).find(|list| is_empty(list)).cloned()
-    }
-
-    /// Paths of some parameters, for errors.
-    pub(crate) fn some_paths(&self) -> String {
+        let Some((list, _)) = lists().find(|(list, _)| is_empty(list)) else { return Ok(()) };
         let paths: BTreeSet<&String> = self.facts.iter().flat_map(|facts| &facts.names).map(|(path, _)| path).collect();
-        paths.iter().take(8).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
+        Err(BuildError::EmptyList { list: list.clone(), paths: some(paths) })
     }
 
-    /// Returns true if a stage was given names.
-    pub(crate) fn are_named(&self) -> bool {
-        self.facts.iter().any(|facts| facts.named)
+    pub(crate) fn facts(&self) -> &[StageFacts] {
+        &self.facts
     }
 
-    /// The tied parameters.
     pub(crate) fn shared(&self) -> &[SharedReport] {
         &self.shared
     }
 
-    /// Returns true if the model has a loss.
     pub(crate) fn has_loss(&self) -> bool {
         self.spreads(Piece::Head) || self.facts.iter().any(|facts| facts.has_loss)
     }
@@ -94,9 +107,13 @@ impl Stages {
         self.pieces.iter().filter_map(|facts| facts.piece).any(|piece| piece.layers().contains(&layer))
     }
 
+    fn last(&self) -> usize {
+        self.facts.iter().map(|facts| facts.stage.index()).max().unwrap_or(0)
+    }
+
     /// The last stage, if it has no loss.
     pub(crate) fn lacks_loss(&self) -> Option<usize> {
-        let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
+        let last = self.last();
         let lacks = self.facts.iter().any(|facts| facts.stage.index() == last && !facts.has_loss);
         (lacks && !self.spreads(Piece::Head)).then_some(last)
     }
@@ -130,37 +147,9 @@ impl Stages {
         Ok(())
     }
 
-    /// A stage with a loss that is not the last one, and the last stage.
-    pub(crate) fn loss_inside(&self) -> Option<(usize, usize)> {
-        let last = self.facts.iter().map(|facts| facts.stage.index()).max()?;
-        let inside = self.facts.iter().find(|facts| facts.has_loss && facts.stage.index() != last)?;
-        Some((inside.stage.index(), last))
-    }
-
-    /// A stage with a loss, when the vocabulary-parallel head computes the loss.
-    pub(crate) fn loss_before_head(&self) -> Option<usize> {
-        let with_loss = self.facts.iter().find(|facts| facts.has_loss).filter(|_| self.spreads(Piece::Head));
-        with_loss.map(|facts| facts.stage.index())
-    }
-
-    /// Returns true if every stage has declared the specs at its boundary.
-    pub(crate) fn are_declared(&self) -> bool {
-        self.facts.iter().all(|facts| facts.declared)
-    }
-
-    /// Returns true if parameters of any stage are sharded where there are data-parallel replicas.
-    pub(crate) fn are_sharded(&self) -> bool {
-        self.facts.iter().any(|facts| facts.sharded)
-    }
-
     /// The first stage with weights that are cut over data-parallel replicas.
     pub(crate) fn cut_over_replicas(&self) -> Option<StageId> {
         self.facts.iter().find(|facts| facts.cut_over_replicas).map(|facts| facts.stage)
-    }
-
-    /// Returns true if any stage has state that its forward can change (running statistics).
-    pub(crate) fn have_forward_state(&self) -> bool {
-        self.facts.iter().any(|facts| facts.has_forward_state)
     }
 
     /// The first stage with a trained parameter: no gradient leaves it towards the input. The last one if none has any,
@@ -171,8 +160,7 @@ impl Stages {
             return 0;
         }
         let trained = self.facts.iter().filter(|facts| facts.trains).map(|facts| facts.stage.index());
-        let last = || self.facts.iter().map(|facts| facts.stage.index()).max();
-        trained.min().or_else(last).unwrap_or(0)
+        trained.min().unwrap_or_else(|| self.last())
     }
 
     /// Bytes of each stage's parameters, in model order.
@@ -266,4 +254,9 @@ impl Stages {
         let holds = |report: &SharedReport| report.copies.iter().any(|copy| copy.stage == stage && copy.path == path);
         self.shared.iter().position(holds)
     }
+}
+
+/// Some of these names, for errors.
+fn some<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    names.into_iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,5 @@
 //! Evaluation: runs forwards only.
 
-use super::outcomes::gather_outcomes;
 use crate::execute::ExecuteError;
 use crate::stage::{Batch, Microbatches};
 use crate::train::control::{Call, Command};
@@ -29,7 +28,8 @@ impl Pipeline {
     /// # Errors
     /// Same as [`Pipeline::step`].
     pub fn eval_for(&mut self, batch: Batch, results: EvalResults) -> Result<EvalReport, PipelineError> {
-        let admitted = self.admit_evaluation(batch);
+        let admitted = self.stages.admit(batch, self.plans.microbatches());
+        let admitted = admitted.and_then(|batch| Ok((self.parts(false, batch.len())?, batch)));
         let (parts, batch) = self.admit(admitted)?;
         let values = self.compared(&batch);
         let batch = Arc::new(batch);
@@ -52,12 +52,6 @@ impl Pipeline {
             samples: batch.samples(),
             outputs,
         })
-    }
-
-    fn admit_evaluation(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
-        let batch = self.stages.admit(batch, self.plans.microbatches())?;
-        let parts = self.plans.evaluation_parts(batch.len());
-        Ok((self.met(parts, batch.len())?, batch))
     }
 }
 
@@ -89,6 +83,8 @@ impl Command for Evaluate {
 
     fn exchange(&self, rank: &mut Rank, mut own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
         own.run.outputs = deliver_outputs(rank, own.run.outputs, self.wants_outputs)?;
-        gather_outcomes(rank, own)
+        // No rank leaves before its outputs are received.
+        rank.executor().gather(&())?;
+        Ok(vec![own])
     }
 }

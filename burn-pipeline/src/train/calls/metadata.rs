@@ -12,7 +12,6 @@ use crate::train::step::{Rank, metadata_plan};
 use burn_pipeline_plan::plan::{CheckedPlan, StageId};
 use std::time::Instant;
 
-/// The metadata of some stages.
 type Metadata = Vec<(StageId, StageMetadata)>;
 
 impl Pipeline {
@@ -31,23 +30,19 @@ impl Pipeline {
         self.learn_metadata(&batch)
     }
 
-    /// Learns the metadata before the first step, if needed.
-    pub(super) fn learn_metadata_once(&mut self, batch: &Microbatches) -> Result<(), PipelineError> {
-        if self.learns_metadata { self.learn_metadata(batch).map(drop) } else { Ok(()) }
-    }
-
-    fn learn_metadata(&mut self, batch: &Microbatches) -> Result<Metadata, PipelineError> {
+    pub(super) fn learn_metadata(&mut self, batch: &Microbatches) -> Result<Metadata, PipelineError> {
         let plan = metadata_plan(self.placement(), self.plans.skips(), self.stages.first_trained());
         let plan = plan.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         let routes = self.placement().routes();
-        let zeros = match self.stages.are_declared() {
+        let declared = self.stages.facts().iter().all(|facts| facts.declared);
+        let zeros = match declared {
             true => Vec::new(),
             false => vec![batch.zeros(routes, 0)?, batch.zeros(routes, 1)?],
         };
         let seed = self.training.batch_seed();
         let stages = in_model_order(self.ask(LearnMetadata { plan, zeros, seed })?);
         self.learns_metadata = false;
-        tracing::info!(declared = self.stages.are_declared(), stages = stages.len(), "stage metadata known");
+        tracing::info!(declared, stages = stages.len(), "stage metadata known");
         Ok(stages)
     }
 }

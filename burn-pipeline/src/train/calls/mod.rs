@@ -1,11 +1,9 @@
 //! A pipeline's methods, each with the commands that it sends to the ranks.
 //!
 //! Read `step` (training), `evaluate`, `read` (weights, gradients, modules), `step_to` (weights that the caller
-//! stepped), `replace` (a stage's module), `exchange` (the caller's values) and `metadata`; `outcomes` is how ranks in
-//! processes exchange the outcome of a batch.
+//! stepped), `replace` (a stage's module) and `metadata`; `outcomes` is what ranks measured.
 
 mod evaluate;
-mod exchange;
 mod metadata;
 mod offer;
 mod outcomes;

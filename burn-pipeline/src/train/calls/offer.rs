@@ -19,7 +19,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// One rank's offer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RankOffer {
     /// The parameters of each copy that the rank holds, as text.
@@ -151,7 +150,7 @@ impl Command for Finish {
         }
         rank.equalize()?;
         let stages = rank.executor().stages().iter().filter(|(stage, _)| stage.index() == index);
-        Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref(), false)).collect())
+        Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref())).collect())
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

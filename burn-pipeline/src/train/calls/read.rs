@@ -36,7 +36,8 @@ impl Pipeline {
     /// # Errors
     /// Returns [`PipelineError::NoSuchModule`] if the stage is not an `M`. Also fails if a rank does not respond.
     pub fn module<M: Stage>(&mut self, stage: usize) -> Result<M, PipelineError> {
-        let modules = self.ask(Module { stage, sharded: self.stages.are_sharded() })?.into_iter().flatten();
+        let sharded = self.stages.facts().iter().any(|facts| facts.sharded);
+        let modules = self.ask(Module { stage, sharded })?.into_iter().flatten();
         // The copy is in an `Option`, from which it can be moved out of the box.
         let module = modules.filter_map(|module| module.downcast::<Option<M>>().ok()).find_map(|module| *module);
         module.ok_or(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() })
@@ -121,7 +122,6 @@ fn of_stages<T>(
     Ok(joined.into_iter().filter(|(stage, _)| rank.answers_for(*stage)).collect())
 }
 
-/// Reads how stages are run.
 struct Engines;
 
 impl Command for Engines {
@@ -169,7 +169,6 @@ impl Command for Module {
     }
 }
 
-/// Reads all weights.
 struct Weights;
 
 impl Command for Weights {
@@ -203,9 +202,7 @@ impl Command for TakeGradients {
         if odd.is_some() {
             rank.executor().stages().values_mut().for_each(|stage| stage.gradients().clear());
         }
-        if rank.executor().is_sharded() {
-            rank.executor().gather_gradients()?;
-        }
+        rank.executor().gather_gradients()?;
         let gradients = of_stages(rank, |stage, holders| {
             let parameters = stage.parameters().into_iter();
             parameters.map(|id| stage.gradients().get(id).cloned().map(|own| holders.whole(id, own))).collect()
@@ -219,7 +216,6 @@ impl Command for TakeGradients {
     }
 }
 
-/// Reads all named weights.
 struct NamedWeights {
     /// Whether adapters are added to the weights that they adapt.
     merged: bool,
@@ -247,13 +243,14 @@ impl Command for NamedWeights {
         let label = |weight: &NamedWeight| -> Label {
             (weight.id.val(), weight.path.clone(), weight.names.clone(), weight.containers.clone())
         };
-        let labels: Vec<Vec<Label>> = own.iter().map(|(_, weights)| weights.iter().map(label).collect()).collect();
-        let table = rank.executor().gather(&labels)?;
+        let labels: OfStages<Vec<Label>> =
+            own.iter().map(|(stage, weights)| (*stage, weights.iter().map(label).collect())).collect();
+        let labels = in_model_order(rank.executor().gather(&labels)?);
         let values = own
             .into_iter()
             .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));
-        let stages = gather_tensors(rank, values.collect())?.into_iter().zip(table.into_iter().flatten());
-        let named = stages.map(|((stage, values), labels)| {
+        let stages = gather_tensors(rank, values.collect())?.into_iter().zip(labels);
+        let named = stages.map(|((stage, values), (_, labels))| {
             let weight = |((id, path, names, containers), value): (Label, Option<AnyTensor>)| {
                 Some(NamedWeight { id: ParamId::from(id), path, names, containers, value: value? })
             };

@@ -38,19 +38,18 @@ impl Pipeline {
     /// # use burn::tensor::{Device, Tensor};
     /// # use burn_pipeline::{Batch, Pipeline, Size, Stage, StageBox, StageContext};
     /// # #[derive(Module, Debug)]
-    /// # struct Part { body: Linear, head: Option<Linear> }
+    /// # struct Part { body: Linear, head: Linear }
     /// # impl Stage for Part {
     /// #     type Input = Tensor<2>;
     /// #     type Extra = ();
     /// #     type Output = Tensor<2>;
     /// #     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
-    /// #         let x = self.body.forward(x);
-    /// #         match &self.head { Some(head) => head.forward(x), None => x }
+    /// #         self.head.forward(self.body.forward(x))
     /// #     }
     /// # }
     /// # fn stage(at: &StageContext) -> StageBox {
     /// #     let linear = || LinearConfig::new(3, 3).init(&at.device);
-    /// #     let part = Part { body: linear(), head: at.is_last().then(linear) };
+    /// #     let part = Part { body: linear(), head: linear() };
     /// #     match at.is_last() {
     /// #         false => StageBox::new(part),
     /// #         true => StageBox::with_loss(part, |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
@@ -66,7 +65,7 @@ impl Pipeline {
     /// pipeline.step(batch(3), 0.1)?;
     /// // Five classes from here on.
     /// pipeline.replace_module(1, |part: Part, at: &StageContext| {
-    ///     Part { head: Some(LinearConfig::new(3, 5).init(&at.device)), ..part }
+    ///     Part { head: LinearConfig::new(3, 5).init(&at.device), ..part }
     /// })?;
     /// pipeline.step(batch(5), 0.1)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -157,7 +156,7 @@ impl Pipeline {
         let facts = self.ask(Finish { stage, adopt: fits.is_ok() })?;
         fits?;
         self.stages = self.stages.renewed(facts.concat());
-        self.learns_metadata = self.wants_metadata;
+        self.learns_metadata = self.settings.learns_metadata();
         self.is_as_built = false;
         let planned = self.plans.train_from(self.stages.first_trained());
         planned.map_err(|error| PipelineError::Plan(Box::new(error)))

@@ -1,6 +1,6 @@
 //! Training: batches, and steps of the weights.
 
-use super::outcomes::gather_outcomes;
+use super::outcomes::gather_measured;
 use crate::execute::{ExecuteError, ReplicaShare};
 use crate::stage::{Batch, Microbatches};
 use crate::train::batch_gradients::BatchGradients;
@@ -11,7 +11,7 @@ use crate::train::pipeline::Pipeline;
 use crate::train::plans::Parts;
 use crate::train::progress::Scaled;
 use crate::train::report::StepReport;
-use crate::train::step::{ApplyOutcome, BatchOutcome, Rank, deliver_of_batch, deliver_outputs};
+use crate::train::step::{ApplyOutcome, BatchOutcome, Finished, Rank, deliver_of_batch, deliver_outputs};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn_pipeline_plan::trace::Track;
@@ -46,9 +46,9 @@ impl Pipeline {
         let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
-            let ApplyOutcome { loss, scale, gradient_norm, non_finite, trains } = applied;
+            let ApplyOutcome { loss, scale, gradients: Finished { norm, non_finite, trains } } = applied;
             report.of_batch.iter_mut().for_each(|of_batch| of_batch.scale = scale);
-            (report.loss, report.gradient_norm, report.skipped) = (loss, gradient_norm, non_finite);
+            (report.loss, report.gradient_norm, report.skipped) = (loss, norm, non_finite);
             trained &= trains;
         }
         let overflowed = self.overflows(report.skipped.as_ref());
@@ -90,7 +90,9 @@ impl Pipeline {
         let began = Instant::now();
         let admitted = self.admit_training(batch);
         let (parts, batch) = self.admit(admitted)?;
-        self.learn_metadata_once(&batch)?;
+        if self.learns_metadata {
+            self.learn_metadata(&batch)?;
+        }
         let stages = self.placement().stages();
         let mut report = StepReport {
             loss: 0.0,
@@ -101,7 +103,7 @@ impl Pipeline {
             losses: Vec::new(),
             observed: Vec::new(),
             outputs: Vec::new(),
-            of_batch: self.input_gradients.map(|wanted| BatchGradients::new(&batch, wanted)),
+            of_batch: self.stages.input_gradients().then(|| BatchGradients::new(&batch, self.widens)),
             microbatches: batch.len(),
             samples: batch.samples(),
             seconds: 0.0,
@@ -116,7 +118,7 @@ impl Pipeline {
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
-        let (outputs, of_batch) = (self.outputs, self.input_gradients.is_some());
+        let (outputs, of_batch) = (self.settings.outputs, self.stages.input_gradients());
         let (last, processes) = (then.is_some(), self.ranks.are_processes());
         // Only processes compare it.
         let then = then.filter(|_| processes).map_or_else(|| "no step".to_owned(), Apply::described);
@@ -137,7 +139,7 @@ impl Pipeline {
     /// Returns the error for a non-finite number of this step, with [`OnNonFinite::Error`]. The ranks have dropped the
     /// step's gradients.
     pub(super) fn refuse_non_finite(&mut self, number: Option<&NonFinite>) -> Result<(), PipelineError> {
-        match number.filter(|_| self.on_non_finite == OnNonFinite::Error) {
+        match number.filter(|_| self.settings.on_non_finite == OnNonFinite::Error) {
             None => Ok(()),
             Some(source) => {
                 self.training.gradients_gone();
@@ -157,8 +159,7 @@ impl Pipeline {
 
     fn admit_training(&mut self, batch: Batch) -> Result<(Parts, Microbatches), PipelineError> {
         let batch = self.stages.admit_training(batch, self.plans.microbatches(), self.placement().ranks())?;
-        let parts = self.plans.training_parts(batch.len());
-        let parts = self.met(parts, batch.len())?;
+        let parts = self.parts(true, batch.len())?;
         if !parts.has_backward() {
             return Err(PipelineError::ForwardOnly { schedule: parts.name().to_owned() });
         }
@@ -221,21 +222,18 @@ impl Command for Train {
         if self.of_batch {
             own.run.of_batch = deliver_of_batch(rank, of_batch)?;
         }
-        gather_outcomes(rank, own)
+        gather_measured(rank, &mut own)?;
+        Ok(vec![own])
     }
 }
 
-/// A step of the weights.
 struct Apply {
-    /// The number of the step, counted from 1.
     step: u64,
     learning_rate: ModuleLearningRate,
-    /// The names of all parameters of the model.
     names: Arc<[String]>,
 }
 
 impl Apply {
-    /// The learning rate of each parameter of the model.
     fn rates(&self) -> Vec<f64> {
         // Groups match parameters by name, because ids differ from rank to rank.
         let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));

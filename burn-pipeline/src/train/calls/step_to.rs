@@ -42,9 +42,7 @@ impl Pipeline {
     }
 }
 
-/// Takes over weights that the caller stepped.
 struct StepTo {
-    /// The number of the step, counted from 1.
     step: u64,
     weights: HashMap<ParamId, AnyTensor>,
     observed: Vec<Vec<f64>>,

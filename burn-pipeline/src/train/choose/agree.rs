@@ -26,6 +26,15 @@ impl Pipeline {
         Ok(Profile::median(&profiles?)?)
     }
 
+    /// Checks that all ranks in processes have the same text, of a plan or of options.
+    pub(super) fn agree_on_text(&mut self, own: String) -> Result<(), PipelineError> {
+        let all = self.ask(Exchange(own.clone()))?;
+        match all.iter().position(|theirs| *theirs != own) {
+            Some(rank) => Err(PipelineError::Diverged { rank, theirs: all[rank].clone(), others: own }),
+            None => Ok(()),
+        }
+    }
+
     /// For each step, the longest of all ranks' measured seconds, so that ranks that decide by it decide alike.
     pub(super) fn agree_on_longest(&mut self, own: Vec<f64>) -> Result<Vec<f64>, PipelineError> {
         let longest = |all: Vec<f64>, other: Vec<f64>| all.iter().zip(other).map(|(a, b)| a.max(b)).collect();
@@ -35,11 +44,15 @@ impl Pipeline {
     /// Fails on all ranks if one of them could not measure.
     pub(super) fn agree_on_success<T>(&mut self, own: Result<T, AutoError>) -> Result<T, AutoError> {
         let failure = own.as_ref().err().map(ToString::to_string);
-        let failures = self.ask(Exchange(failure))?.into_iter().enumerate();
-        let first = failures.filter_map(|(rank, failure)| Some((rank, failure?))).next();
+        let first = first_failure(self.ask(Exchange(failure))?);
         match (own, first) {
             (Ok(_), Some((rank, message))) => Err(AutoError::Elsewhere { rank, message }),
             (own, _) => own,
         }
     }
+}
+
+/// The first rank that failed, and why.
+pub(super) fn first_failure(failures: Vec<Option<String>>) -> Option<(usize, String)> {
+    failures.into_iter().enumerate().find_map(|(rank, failure)| Some((rank, failure?)))
 }

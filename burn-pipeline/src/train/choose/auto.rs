@@ -7,7 +7,7 @@
 //! 1. Training starts with a schedule that splits its backward, so that `F`, `I` and `W` are measured separately. The
 //!    first steps warm up; the next ones are measured; then the links, and the layers if they may be cut
 //!    ([`costs`](super::costs)).
-//! 2. The planner prices everything that can run on the same ranks ([`request`](super::request)): schedules,
+//! 2. The planner prices everything that can run on the same ranks ([`compare`](super::compare)): schedules,
 //!    placements, cuts, numbers of stages and of microbatches, recomputation, passes, and schedules synthesised for the
 //!    costs. Costs are the median of all ranks' measurements, so ranks in processes get the same answer.
 //! 3. If the best plan is predicted to be enough faster, it and the running plan take turns ([`Trials`]). Costs depend
@@ -71,10 +71,7 @@ impl AutoPipeline {
     /// # Errors
     /// Same as [`Builder::build`]. Also fails if there are fewer layers than stages.
     pub fn new(builder: Builder, size: Size, options: AutoOptions) -> Result<Self, BuildError> {
-        let options = AutoOptions { layers: options.layers.or(builder.layers.as_ref().map(Model::layers)), ..options };
-        let first = first(&builder, size, &options)?;
-        let pipeline = first.builder.clone().source(first.source.clone()).build()?;
-        Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)
+        Self::start(builder, size, options, Builder::build)
     }
 
     /// Like [`AutoPipeline::new`], for one rank in this process, connected to the others by `link`. All processes make
@@ -89,20 +86,26 @@ impl AutoPipeline {
         options: AutoOptions,
         link: Box<dyn Link>,
     ) -> Result<Self, BuildError> {
-        let options = AutoOptions { layers: options.layers.or(builder.layers.as_ref().map(Model::layers)), ..options };
-        let first = first(&builder, size, &options)?;
-        let pipeline = first.builder.clone().source(first.source.clone()).build_rank(link)?;
-        Self::measuring(Setting { builder, size, options, profile: None }, pipeline, first)
+        Self::start(builder, size, options, |builder| builder.build_rank(link))
     }
 
-    fn measuring(setting: Setting, mut pipeline: Pipeline, first: Contender) -> Result<Self, BuildError> {
+    fn start(
+        builder: Builder,
+        size: Size,
+        options: AutoOptions,
+        build: impl FnOnce(Builder) -> Result<Pipeline, BuildError>,
+    ) -> Result<Self, BuildError> {
+        let options = AutoOptions { layers: options.layers.or(builder.layers.as_ref().map(Model::layers)), ..options };
+        let first = first(&builder, size, &options)?;
+        let mut pipeline = build(first.builder.clone().source(first.source.clone()))?;
         pipeline.goes_with(Feature::AutoPipeline)?;
         // Ranks in processes plan in the same step, with the same limits. Each may have another folder.
-        let options = AutoOptions { folder: None, ..setting.options.clone() };
-        pipeline.agree_on_text(format!("{options:?}")).map_err(|error| match error {
+        let limits = AutoOptions { folder: None, ..options.clone() };
+        pipeline.agree_on_text(format!("{limits:?}")).map_err(|error| match error {
             PipelineError::Diverged { rank, theirs, others } => BuildError::AutoOptions { rank, theirs, own: others },
             other => BuildError::Stages(Box::new(other)),
         })?;
+        let setting = Setting { builder, size, options, profile: None };
         Ok(Self::with(setting, pipeline, Phase::Measuring(Box::new(first), Vec::new()), Decision::Measuring))
     }
 
@@ -178,59 +181,48 @@ impl AutoPipeline {
 
     /// Takes a step's measurements, and decides once there are enough.
     fn take(&mut self, report: &StepReport, sample: Option<Batch>) {
-        let (mut trials, decided) = match (std::mem::replace(&mut self.phase, Phase::Over), sample) {
-            (Phase::Over, _) => return,
-            (Phase::Measuring(running, mut steps), None) => {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Over => {}
+            Phase::Measuring(running, mut steps) => {
                 steps.push(report.clone());
-                self.phase = Phase::Measuring(running, steps);
-                return;
-            }
-            (Phase::Measuring(running, mut steps), Some(batch)) => {
-                steps.push(report.clone());
+                let Some(batch) = sample else {
+                    self.phase = Phase::Measuring(running, steps);
+                    return;
+                };
                 let measured = steps.split_off(self.setting.options.warm_up);
                 match compare(&self.setting, &mut self.pipeline, *running, &measured, &batch) {
-                    Ok((mut trials, choice)) => {
-                        self.decision = Decision::Trying(choice);
-                        let goes_on = self.with_choice(|pipeline, choice| trials.next(pipeline, choice));
-                        (trials, goes_on)
-                    }
-                    Err(error) => return self.fail(error),
+                    Ok((trials, choice)) => self.go_on(trials, choice, Trials::next),
+                    Err(error) => self.fail(error),
                 }
             }
-            (Phase::Trying(mut trials), _) => {
-                let goes_on = self.with_choice(|pipeline, choice| trials.take(pipeline, choice, report.seconds));
-                (trials, goes_on)
+            Phase::Trying(trials) => {
+                if let Decision::Trying(choice) = std::mem::replace(&mut self.decision, Decision::Measuring) {
+                    self.go_on(trials, choice, |trials, pipeline, choice| {
+                        trials.take(pipeline, choice, report.seconds)
+                    });
+                }
             }
-        };
+        }
+    }
+
+    /// Takes the trials one step further; `next` returns whether they continue.
+    fn go_on(
+        &mut self,
+        mut trials: Box<Trials>,
+        mut choice: Choice,
+        next: impl FnOnce(&mut Trials, &mut Pipeline, &mut Choice) -> Result<bool, AutoError>,
+    ) {
+        let goes_on = next(&mut trials, &mut self.pipeline, &mut choice);
         self.switches += std::mem::take(&mut trials.switches);
-        match decided {
-            Ok(true) => self.phase = Phase::Trying(trials),
-            Ok(false) => self.end(),
+        match goes_on {
+            Ok(true) => (self.phase, self.decision) = (Phase::Trying(trials), Decision::Trying(choice)),
+            Ok(false) if choice.running == choice.first => self.decision = Decision::Kept(choice),
+            Ok(false) => self.decision = Decision::Switched(choice),
             Err(error) => {
                 trials.give_up(&mut self.pipeline);
                 self.fail(error);
             }
         }
-    }
-
-    fn with_choice(
-        &mut self,
-        run: impl FnOnce(&mut Pipeline, &mut Choice) -> Result<bool, AutoError>,
-    ) -> Result<bool, AutoError> {
-        match &mut self.decision {
-            Decision::Trying(choice) => run(&mut self.pipeline, choice),
-            _ => Ok(false),
-        }
-    }
-
-    /// Ends the trials.
-    fn end(&mut self) {
-        let decision = std::mem::replace(&mut self.decision, Decision::Measuring);
-        self.decision = match decision {
-            Decision::Trying(choice) if choice.running == choice.first => Decision::Kept(choice),
-            Decision::Trying(choice) => Decision::Switched(choice),
-            other => other,
-        };
     }
 
     fn fail(&mut self, error: AutoError) {

@@ -2,8 +2,7 @@
 //!
 //! 1. The first plan is a zero-bubble one, over an even cut if layers may be cut.
 //! 2. The planner's best plan is tried if it is predicted to be enough faster.
-//! 3. The best 1F1B of all candidates is tried too: it does not split its backward, and depends least on costs, which
-//!    may be misleading.
+//! 3. The best 1F1B of all candidates is tried too, because costs may be misleading.
 //!
 //! With a seed the cut and the number of microbatches stay: forwards draw by stage and microbatch.
 
@@ -11,7 +10,6 @@ use super::contender::{Contender, Folder};
 use super::costs::{Costs, Wanted};
 use super::decision::{AutoError, Choice};
 use super::options::AutoOptions;
-use super::request::request;
 use super::trials::Trials;
 use crate::stage::Batch;
 use crate::train::error::BuildError;
@@ -21,7 +19,8 @@ use crate::train::plans::Source;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
 use burn_pipeline_plan::cost::{Layer, Layers, Partition, Profile};
-use burn_pipeline_plan::planner::{PassChoice, PlannerReport, Strategy, best_plan};
+use burn_pipeline_plan::plan::PlacementKind;
+use burn_pipeline_plan::planner::{Cut, PassChoice, PlannerReport, Recompute, Request, Strategy, best_plan};
 use burn_pipeline_plan::schedule::{Schedule, ScheduleError, Size, by_name};
 use burn_pipeline_plan::simulate::simulate;
 use std::collections::VecDeque;
@@ -32,6 +31,9 @@ const PLAIN: [&str; 2] = ["1F1B", "Interleaved1F1B"];
 
 /// The fraction of a pass by which predictions for these may be off.
 const DOUBT: f64 = 0.5;
+
+/// Numbers of stages per rank to try, besides that of the first plan.
+const CHUNKS: [usize; 3] = [1, 2, 4];
 
 /// The user's choices.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ pub(super) fn compare(
     let (plan, layers) = (pipeline.plans.current()?, &costs.workloads[0].layers);
     let profile = costs.cut.profile(layers, costs.links.clone())?;
     let seconds = simulate(plan.plan(), &profile, &pipeline.simulate)?.makespan;
-    let request = request(pipeline, setting.size, &setting.options, &costs, stages_move);
+    let request = request(setting, pipeline, &costs, stages_move);
     let planned = Box::new(best_plan(&request)?);
     tracing::info!(running = seconds, best = planned.best.seconds, choice = %planned.best, "plans priced");
     for report in &planned.overlap {
@@ -65,11 +67,11 @@ pub(super) fn compare(
     }
     let contenders = contenders(setting, &planned, &costs, &running, seconds)?;
     let first = running.name.clone();
-    let trial = (setting.options.trial, setting.options.warm_up);
-    let trials = Box::new(Trials::new(running, contenders, (folder, stages_move), trial));
+    let AutoOptions { trial: steps, warm_up, .. } = setting.options;
+    let trials = Trials { running, contenders, contest: None, folder, stages_move, steps, warm_up, switches: 0 };
     let choice =
         Choice { planned, running: first.clone(), first, seconds, running_seconds: seconds, trials: Vec::new() };
-    Ok((trials, choice))
+    Ok((Box::new(trials), choice))
 }
 
 fn costs(
@@ -81,11 +83,12 @@ fn costs(
     batch: &Batch,
 ) -> Result<Costs, AutoError> {
     let stages = pipeline.placement().stages();
-    let (cut, builder) = match running.builder.cut.clone().filter(|_| stages_move && cuts_layers(setting)) {
+    let cuts_layers = stages_move && setting.options.layers.is_some() && setting.builder.seed.is_none();
+    let (cut, builder) = match running.builder.cut.clone().filter(|_| cuts_layers) {
         Some(cut) => (cut, &setting.builder),
         None => (Partition::even(stages, stages)?, &running.builder),
     };
-    let fixed = pipeline.stages.have_forward_state() || setting.builder.seed.is_some();
+    let fixed = pipeline.stages.facts().iter().any(|facts| facts.has_forward_state) || setting.builder.seed.is_some();
     let other = |&count: &usize| !fixed && count > 0 && count != setting.size.microbatches;
     let others: Vec<usize> = setting.options.microbatches.iter().copied().filter(other).collect();
     let (microbatches, bytes) = (setting.size.microbatches, setting.options.cap.is_some());
@@ -96,8 +99,44 @@ fn costs(
     }
 }
 
-fn cuts_layers(setting: &Setting) -> bool {
-    setting.options.layers.is_some() && setting.builder.seed.is_none()
+/// Requests the best plan over the same ranks. Unless stages can move, it keeps the stages and their placement.
+///
+/// Plans are priced for the link's transport. A plan made by passes for a stricter transport is legal there, too.
+fn request(setting: &Setting, pipeline: &Pipeline, costs: &Costs, stages_move: bool) -> Request {
+    let Setting { size, options, .. } = setting;
+    let request = Request::new(costs.workloads.clone(), size.ranks, costs.links.clone());
+    let placements = match stages_move {
+        false => Some(vec![pipeline.placement().kind()]),
+        // Copies of a stage would each keep their own running statistics, so such plans are refused when they run.
+        true if pipeline.stages.facts().iter().any(|facts| facts.has_forward_state) => {
+            Some(vec![PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave])
+        }
+        true => None,
+    };
+    let mut chunks = vec![size.chunks];
+    let cut_freely = stages_move && costs.cut.layers() > costs.cut.stages();
+    if cut_freely {
+        let fits = |chunks: &usize| *chunks != size.chunks && chunks * size.ranks <= costs.cut.layers();
+        chunks.extend(CHUNKS.iter().copied().filter(fits));
+    }
+    let recompute = match stages_move && options.recompute {
+        true => vec![Recompute::Never, Recompute::WhereNeeded, Recompute::Everywhere],
+        false => vec![Recompute::Never],
+    };
+    Request {
+        cap: options.cap,
+        state_factor: options.state_factor,
+        chunks,
+        placements,
+        cuts: if cut_freely { vec![Cut::Even, Cut::Optimal, Cut::Fitting] } else { vec![Cut::Even] },
+        recompute,
+        passes: PassChoice::ALL.to_vec(),
+        overlap_passes: options.overlap_passes.clone(),
+        overlap: options.overlap,
+        unpipelined: false,
+        simulate: pipeline.simulate,
+        ..request
+    }
 }
 
 /// The plans to try, in order.

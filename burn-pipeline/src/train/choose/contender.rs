@@ -7,12 +7,12 @@
 
 use super::costs::Costs;
 use super::decision::AutoError;
+use super::standby::Standby;
 use crate::train::checkpoint::Checkpoints;
 use crate::train::control::Exchange;
-use crate::train::error::PipelineError;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Plans, Source, fingerprint, split_stages};
-use crate::train::setup::{Builder, Standby};
+use crate::train::setup::Builder;
 use burn_pipeline_plan::plan::{CheckedPlan, Plan, StageId};
 use burn_pipeline_plan::planner::{Candidate, Strategy};
 use burn_pipeline_plan::schedule::{Schedule, Size, by_name};
@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     pub(super) source: Source,
-    /// The builder of its stages.
     pub(super) builder: Builder,
     pub(super) name: String,
     /// Predicted seconds of a pass.
@@ -92,7 +91,7 @@ impl Ready {
         let skips = next.builder.skips_of(&next.source)?;
         let mut plans = pipeline.plans.moved(next.source.clone(), &skips)?;
         let plan = plans.current()?;
-        same_everywhere(pipeline, plan.plan())?;
+        pipeline.agree_on_text(fingerprint(plan.plan()))?;
         // A stage that does not split its backward in the running plan, because it is `W` alone or there is none, needs
         // no other engine.
         let running_plan = pipeline.plans.current()?;
@@ -106,7 +105,7 @@ impl Ready {
         if !stages_move || (splits && alike && plans.placement() == pipeline.placement()) {
             return Ok(Self::Plans(pipeline.plans.with_source(next.source.clone())?));
         }
-        Ok(Self::Stages(Box::new(pipeline.stand_by(&next.builder, next.source.clone())?)))
+        Ok(Self::Stages(Box::new(pipeline.stand_by(&next.builder, plans)?)))
     }
 
     /// Swaps it with the running one.
@@ -118,27 +117,10 @@ impl Ready {
         Ok(())
     }
 
-    /// Drops it.
     pub(super) fn dismiss(self, pipeline: &mut Pipeline) -> Result<(), AutoError> {
         match self {
             Self::Plans(_) => Ok(()),
             Self::Stages(_) => Ok(pipeline.dismiss()?),
-        }
-    }
-}
-
-/// Checks that ranks in processes chose the same plan.
-fn same_everywhere(pipeline: &mut Pipeline, plan: &Plan) -> Result<(), AutoError> {
-    Ok(pipeline.agree_on_text(fingerprint(plan))?)
-}
-
-impl Pipeline {
-    /// Checks that all ranks in processes have the same text.
-    pub(super) fn agree_on_text(&mut self, own: String) -> Result<(), PipelineError> {
-        let all = self.ask(Exchange(own.clone()))?;
-        match all.iter().position(|theirs| *theirs != own) {
-            Some(rank) => Err(PipelineError::Diverged { rank, theirs: all[rank].clone(), others: own }),
-            None => Ok(()),
         }
     }
 }

@@ -10,12 +10,13 @@
 //! 3. Every number is the median over all ranks.
 
 use super::decision::AutoError;
-use super::measure_error::MeasureError;
+use super::links::slower;
+use super::walk::MeasureError;
 use crate::stage::Batch;
 use crate::train::pipeline::Pipeline;
 use crate::train::report::StepReport;
 use crate::train::setup::Builder;
-use burn_pipeline_plan::cost::{Layer, Layers, LinkCosts, Partition, Profile, StageCost};
+use burn_pipeline_plan::cost::{Layer, Layers, LinkCost, LinkCosts, Partition, Profile, StageCost};
 use burn_pipeline_plan::planner::Workload;
 
 /// The number of rounds over the layers; each number is the median over them.
@@ -26,7 +27,6 @@ pub(super) struct Costs {
     /// The layers (or the stages, if they are kept) for each number of microbatches; that of the running plan is first.
     pub(super) workloads: Vec<Workload>,
     pub(super) links: LinkCosts,
-    /// The current cut.
     pub(super) cut: Partition,
 }
 
@@ -92,15 +92,10 @@ fn finest(layers: &Layers, links: LinkCosts) -> Result<Profile, AutoError> {
 
 /// Links that were not measured, because the running plan does not use them, get the cost of the slowest measured link.
 fn everywhere(links: LinkCosts) -> LinkCosts {
-    let mut default = links.default;
-    for link in &links.between {
-        default.latency = default.latency.max(link.latency);
-        default.bandwidth = match (default.bandwidth, link.bandwidth) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-    }
-    LinkCosts { default, ..links }
+    let LinkCost { latency, bandwidth } = links.default;
+    let measured = links.between.iter().map(|link| (link.latency, link.bandwidth));
+    let (latency, bandwidth) = measured.fold((latency, bandwidth), slower);
+    LinkCosts { default: LinkCost { latency, bandwidth }, ..links }
 }
 
 impl Wanted<'_> {

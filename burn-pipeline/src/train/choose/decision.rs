@@ -1,10 +1,9 @@
 //! The decision about the schedule, and its reasons.
 
-use super::measure_error::MeasureError;
 use super::trial::Trial;
+use super::walk::MeasureError;
 use crate::train::checkpoint::CheckpointError;
 use crate::train::error::{BuildError, PipelineError};
-use crate::train::setup::MoveError;
 use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 use burn_pipeline_plan::planner::{PlannerError, PlannerReport};
 use burn_pipeline_plan::simulate::SimulateError;
@@ -53,7 +52,6 @@ impl std::fmt::Display for Choice {
     }
 }
 
-/// Prints the decision and its reasons.
 impl std::fmt::Display for Decision {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -84,6 +82,7 @@ impl std::fmt::Display for Decision {
 
 /// Why no other schedule could be chosen or run.
 #[derive(thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum AutoError {
     /// The measured steps do not give a profile.
     #[error("the measured steps do not give a profile: {0}")]
@@ -105,39 +104,19 @@ pub enum AutoError {
         "the activation bytes of layer {layer} are unknown, so no plan can be kept under the cap: {reason}; give its \
          costs (`AutoPipeline::with_profile`), or no cap"
     )]
-    UnknownBytes {
-        /// The layer or stage.
-        layer: usize,
-        /// Why they are unknown.
-        reason: String,
-    },
+    UnknownBytes { layer: usize, reason: String },
     /// Another process could not measure.
     #[error("rank {rank} could not measure: {message}")]
-    Elsewhere {
-        /// The rank.
-        rank: usize,
-        /// Its error.
-        message: String,
-    },
+    Elsewhere { rank: usize, message: String },
     /// The folder for stages that move cannot be created.
     #[error("the folder {} for stages that move cannot be created: {message}", folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// Why.
-        message: String,
-    },
+    Folder { folder: PathBuf, message: String },
     /// Another plan or its stages cannot be built.
     #[error("the other plan's stages cannot be built: {0}")]
     Build(#[from] BuildError),
     /// A rank cannot build the stages of another plan.
     #[error("rank {rank} cannot build the other plan's stages: {message}")]
-    OtherStages {
-        /// The rank.
-        rank: usize,
-        /// Its error.
-        message: String,
-    },
+    OtherStages { rank: usize, message: String },
     /// Weights cannot be moved.
     #[error("weights cannot be moved to the other stages: {0}")]
     Move(#[from] CheckpointError),
@@ -150,15 +129,3 @@ pub enum AutoError {
 }
 
 burn_pipeline_plan::debug_as_text!(AutoError);
-
-impl From<MoveError> for AutoError {
-    fn from(error: MoveError) -> Self {
-        match error {
-            MoveError::Build(error) => Self::Build(error),
-            MoveError::Stages { rank, message } => Self::OtherStages { rank, message },
-            MoveError::Replaced => Self::Replaced,
-            MoveError::Checkpoint(error) => Self::Move(error),
-            MoveError::Pipeline(error) => Self::Pipeline(error),
-        }
-    }
-}

@@ -13,10 +13,8 @@ use burn::tensor::Device;
 use burn_pipeline_plan::cost::Layer;
 use std::time::Instant;
 
-/// A layer that is measured.
 pub(super) struct MeasuredLayer<'a> {
     pub(super) held: Box<dyn ErasedStage>,
-    /// The arguments of its forward.
     pub(super) call: ForwardCall,
     pub(super) device: &'a Device,
     /// The costs known so far.
@@ -85,7 +83,7 @@ impl MeasuredLayer<'_> {
 }
 
 /// A gradient for every output that can have one. The values do not matter.
-fn seeds(output: &ForwardOutput) -> Gradients {
+pub(super) fn seeds(output: &ForwardOutput) -> Gradients {
     match output {
         ForwardOutput::Loss(loss) => vec![Some(loss.seed(1.0))],
         ForwardOutput::Activations(payload) => {

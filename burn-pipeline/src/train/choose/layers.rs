@@ -10,8 +10,7 @@
 //! 4. Parameters and buffers are counted by element type.
 
 use super::layer::MeasuredLayer;
-use super::measure_error::MeasureError;
-use super::walk::{Walk, caught};
+use super::walk::{MeasureError, Walk, caught};
 use crate::payload::Payload;
 use crate::stage::Batch;
 use crate::train::features::Feature;
@@ -40,31 +39,15 @@ impl Builder {
     /// Returns [`MeasureError`], which names the layer.
     ///
     /// ```
-    /// use burn::module::Module;
     /// use burn::nn::{Linear, LinearConfig};
     /// use burn::tensor::{Device, Tensor};
     /// use burn_pipeline::cost::Pattern;
-    /// use burn_pipeline::stage::{Batch, Stage, StageBox};
-    /// use burn_pipeline::train::Pipeline;
+    /// use burn_pipeline::layers::{Layer, LayerContext, Sequential};
+    /// use burn_pipeline::{Batch, Pipeline};
     ///
-    /// #[derive(Module, Debug)]
-    /// struct Layer {
-    ///     linear: Linear,
-    /// }
-    ///
-    /// impl Stage for Layer {
-    ///     type Input = Tensor<2>;
-    ///     type Extra = ();
-    ///     type Output = Tensor<2>;
-    ///
-    ///     fn forward(&self, x: Tensor<2>, _: ()) -> Tensor<2> {
-    ///         self.linear.forward(x)
-    ///     }
-    /// }
-    ///
-    /// let builder = Pipeline::builder().devices(vec![Device::flex()]).stages(|at| {
-    ///     StageBox::new(Layer { linear: LinearConfig::new(8, 8).with_bias(false).init(&at.device) })
-    /// });
+    /// let linear = |at: &LayerContext| LinearConfig::new(8, 8).with_bias(false).init(&at.device);
+    /// let model = Sequential::new().repeat(3, Layer::new("body", linear, Linear::forward::<2>)).without_loss();
+    /// let builder = Pipeline::builder().devices(vec![Device::flex()]).layers(model);
     /// let kinds: Pattern = "LLL".parse()?;
     /// let microbatch = Batch::new(Tensor::<2>::ones([4, 8], &Device::flex()));
     /// let measured = builder.measure_layers(microbatch, kinds.kinds(), 1)?;
@@ -87,7 +70,6 @@ impl Builder {
     }
 }
 
-/// Measures the layers in order.
 struct Measuring<'a> {
     builder: &'a Builder,
     rounds: usize,
@@ -116,7 +98,6 @@ impl Measuring<'_> {
         Ok(MeasuredLayers { layers, uncaptured: self.uncaptured })
     }
 
-    /// Measures one layer; returns its costs and its output.
     fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
         let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
         let mut held = factory(&self.walk.context(index)).into_inner();

@@ -1,10 +1,10 @@
 //! Measures links by sending messages back and forth between ranks that are neighbours in some route.
 //!
-//! 1. All ranks go through the same list of pairs, in the same order, and skip pairs that they are not part of.
-//! 2. The lower rank of a pair sends a message and waits until it comes back: first small ones, then large ones.
-//! 3. The latency is half the median round trip of the small message; the additional time of the large one gives the
-//!    bandwidth. The device is synchronised, so that copies between devices are included.
+//! All ranks go through the same list of pairs, in the same order, and skip pairs that they are not part of. The latency
+//! is half the median round trip of a small message; the additional time of a large one gives the bandwidth. The device
+//! is synchronised, so that copies between devices are included.
 
+use super::profile::median;
 use crate::execute::ExecuteError;
 use crate::link::{Header, MessageKind};
 use crate::payload::Boundary;
@@ -43,11 +43,14 @@ impl Pipeline {
     }
 }
 
+/// The ranks at both ends of a link, its latency and its bandwidth. (`LinkOverride` omits fields when serialized.)
+type Measured = (usize, usize, f64, Option<f64>);
+
 /// Measures each rank's links. The lower rank of each pair replies, for both directions.
 struct MeasureLinks;
 
 impl Command for MeasureLinks {
-    type Reply = Vec<LinkOverride>;
+    type Reply = Vec<Measured>;
     const NAME: &'static str = "measuring links";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
@@ -61,7 +64,7 @@ impl Command for MeasureLinks {
                 let (small, large) = (time(rank, peer, 1)?, time(rank, peer, LARGE)?);
                 let bytes = (LARGE * size_of::<f32>()) as f64;
                 let bandwidth = (large > NOISE * small).then(|| bytes / (large - small));
-                let both = [(a, b), (b, a)].map(|(from, to)| LinkOverride { from, to, latency: small, bandwidth });
+                let both = [(a, b, small, bandwidth), (b, a, small, bandwidth)];
                 // All replicas measure at the same time, as in training; the first one replies.
                 links.extend(both.into_iter().filter(|_| rank.is_first_replica()));
             } else {
@@ -72,30 +75,32 @@ impl Command for MeasureLinks {
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        // `LinkOverride` omits fields when serialized, so it is sent as plain numbers.
-        let numbers = |link: LinkOverride| (link.from, link.to, link.latency, link.bandwidth);
-        let own: Vec<_> = own.into_iter().map(numbers).collect();
-        let table = rank.executor().gather(&own)?;
-        let link = |(from, to, latency, bandwidth)| LinkOverride { from, to, latency, bandwidth };
-        Ok(table.into_iter().map(|row| row.into_iter().map(link).collect()).collect())
+        rank.executor().gather(&own)
     }
 }
 
 /// Each link once, with the slowest measurement.
-fn slowest(links: Vec<LinkOverride>) -> Vec<LinkOverride> {
+fn slowest(links: Vec<Measured>) -> Vec<LinkOverride> {
     let mut each: Vec<LinkOverride> = Vec::new();
-    for link in links {
-        let Some(known) = each.iter_mut().find(|known| (known.from, known.to) == (link.from, link.to)) else {
-            each.push(link);
-            continue;
-        };
-        known.latency = known.latency.max(link.latency);
-        known.bandwidth = match (known.bandwidth, link.bandwidth) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+    for (from, to, latency, bandwidth) in links {
+        match each.iter_mut().find(|known| (known.from, known.to) == (from, to)) {
+            None => each.push(LinkOverride { from, to, latency, bandwidth }),
+            Some(known) => {
+                let slower = slower((known.latency, known.bandwidth), (latency, bandwidth));
+                (known.latency, known.bandwidth) = slower;
+            }
+        }
     }
     each
+}
+
+/// The larger latency and the smaller bandwidth of two links.
+pub(super) fn slower(one: (f64, Option<f64>), other: (f64, Option<f64>)) -> (f64, Option<f64>) {
+    let bandwidth = match (one.1, other.1) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    (one.0.max(other.0), bandwidth)
 }
 
 /// Pairs of ranks that exchange tensors, the lower one first.
@@ -118,8 +123,7 @@ fn time(rank: &mut Rank, peer: usize, elements: usize) -> Result<f64, ExecuteErr
         synchronize(rank, &device)?;
         seconds.push(began.elapsed().as_secs_f64() / 2.0);
     }
-    seconds.sort_by(f64::total_cmp);
-    Ok(seconds[ROUNDS / 2])
+    Ok(median(&mut seconds))
 }
 
 fn echo(rank: &mut Rank, peer: usize) -> Result<(), ExecuteError> {

@@ -24,9 +24,9 @@
 //! Not included: what happens between steps (the optimizer's temporaries, sums over replicas), and what
 //! [`Accumulation::Ordered`](crate::stage::Accumulation::Ordered) holds back.
 
-use super::measure_error::MeasureError;
-use super::walk::{Walk, caught};
-use crate::payload::{AnyTensor, Payload, TensorKind};
+use super::layer::seeds;
+use super::walk::{MeasureError, Walk, caught};
+use crate::payload::{AnyTensor, Payload};
 use crate::stage::{
     BackwardCall, Batch, ErasedStage, ForwardCall, ForwardOutput, ForwardSeed, Gradients, Members, StageError,
 };
@@ -173,7 +173,7 @@ impl MeteredStage<'_> {
     fn round(&mut self, call: &ForwardCall) -> Result<(), MeasureError> {
         self.held.gradients().begin(Some(0));
         let output = self.forward(call)?;
-        let (seeds, given) = seeds(&output);
+        let (seeds, given) = own_seeds(&output);
         drop(output);
         self.cost.activation_bytes = (self.beyond() - given as f64).max(0.0);
         let call = BackwardCall { microbatch: 0, seeds, whole: !self.splits };
@@ -199,7 +199,7 @@ impl MeteredStage<'_> {
             let (mut waiting, mut bytes) = (None, 0);
             for microbatch in 0..=ROUNDS {
                 held.gradients().begin(Some(microbatch));
-                let (next, given) = seeds(&held.forward(received(call, microbatch))?);
+                let (next, given) = own_seeds(&held.forward(received(call, microbatch))?);
                 bytes = given;
                 if let Some(seeds) = waiting.replace(next) {
                     run_backward(held, splits, microbatch - 1, seeds)?;
@@ -237,20 +237,11 @@ fn run_backward(
     if splits { held.backward_weight(microbatch) } else { Ok(()) }
 }
 
-/// Gradients for an output, in their own memory, and their bytes. The values do not matter.
-fn seeds(output: &ForwardOutput) -> (Gradients, usize) {
-    match output {
-        ForwardOutput::Loss(loss) => {
-            let seed = loss.seed(1.0);
-            (vec![Some(seed.clone())], seed.bytes())
-        }
-        ForwardOutput::Activations(payload) => {
-            let seed = |tensor: &AnyTensor| (tensor.kind() == TensorKind::Float).then(|| tensor.clone().copied());
-            let seeds: Gradients = payload.tensors().map(seed).collect();
-            let bytes = seeds.iter().flatten().map(AnyTensor::bytes).sum();
-            (seeds, bytes)
-        }
-    }
+/// Gradients for an output, in their own memory, and their bytes.
+fn own_seeds(output: &ForwardOutput) -> (Gradients, usize) {
+    let seeds: Gradients = seeds(output).into_iter().map(|seed| seed.map(AnyTensor::copied)).collect();
+    let bytes = seeds.iter().flatten().map(AnyTensor::bytes).sum();
+    (seeds, bytes)
 }
 
 /// Runs `run` on new compute threads, which have ended when this returns.

@@ -14,23 +14,20 @@ use super::trial::{Next, Trial, Turns};
 use crate::train::pipeline::Pipeline;
 use std::collections::VecDeque;
 
-/// Trials in progress.
 pub(super) struct Trials {
-    running: Contender,
-    contenders: VecDeque<Contender>,
-    contest: Option<Contest>,
-    folder: Folder,
-    /// True if stages may move.
-    stages_move: bool,
+    pub(super) running: Contender,
+    pub(super) contenders: VecDeque<Contender>,
+    pub(super) contest: Option<Contest>,
+    pub(super) folder: Folder,
+    pub(super) stages_move: bool,
     /// Steps of each plan in a trial, and a contender's warm-up steps.
-    steps: usize,
-    warm_up: usize,
-    /// How often plans were switched.
+    pub(super) steps: usize,
+    pub(super) warm_up: usize,
     pub(super) switches: usize,
 }
 
 /// A contender that takes turns with the running plan.
-struct Contest {
+pub(super) struct Contest {
     contender: Contender,
     ready: Ready,
     turns: Turns,
@@ -44,15 +41,6 @@ impl std::fmt::Debug for Trials {
 }
 
 impl Trials {
-    pub(super) fn new(
-        running: Contender,
-        contenders: VecDeque<Contender>,
-        (folder, stages_move): (Folder, bool),
-        (steps, warm_up): (usize, usize),
-    ) -> Self {
-        Self { running, contenders, contest: None, folder, stages_move, steps, warm_up, switches: 0 }
-    }
-
     /// Prepares the next contender, if any. With 0 trial steps it runs at once.
     pub(super) fn next(&mut self, pipeline: &mut Pipeline, choice: &mut Choice) -> Result<bool, AutoError> {
         let Some(contender) = self.contenders.pop_front() else { return Ok(false) };

@@ -4,19 +4,19 @@
 //! first member is measured, without the others.
 
 use super::layer::on_device;
-use super::measure_error::MeasureError;
 use crate::execute::{panic_message, received_by_first};
 use crate::link::one_queue;
 use crate::payload::Payload;
-use crate::stage::{Batch, ErasedStage, ForwardCall, StageError};
+use crate::stage::{Batch, ErasedStage, ForwardCall, MicrobatchError, StageError};
 use crate::tensor_parallel::TensorGroup;
 use crate::train::context::StageContext;
+use crate::train::features::NotTogether;
 use crate::train::setup::Builder;
 use burn::tensor::Device;
+use burn_pipeline_plan::cost::{PartitionError, ProfileError};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Walks through the stages in order.
 pub(super) struct Walk<'a> {
     builder: &'a Builder,
     batch: &'a Batch,
@@ -40,7 +40,6 @@ impl<'a> Walk<'a> {
         Self { builder, batch, stages: sizes.len(), sizes, device, skipped: BTreeMap::new(), first_trained: None }
     }
 
-    /// The context in which a stage is built.
     pub(super) fn context(&self, index: usize) -> StageContext {
         // Every layer as a stage, whatever the cut.
         let cut = self.builder.cut.clone().filter(|cut| cut.layers() != self.stages);
@@ -49,12 +48,10 @@ impl<'a> Walk<'a> {
         StageContext { index, stages: self.stages, rank: 0, device, cut, group, replicas }
     }
 
-    /// The first stage's input.
     pub(super) fn first_input(&self) -> Payload {
         on_device(self.batch.whole_input().clone(), &self.device)
     }
 
-    /// The arguments of a stage's forward.
     pub(super) fn call(
         &mut self,
         held: &dyn ErasedStage,
@@ -103,6 +100,44 @@ impl<'a> Walk<'a> {
         move |source| MeasureError::Stage { layer, layers, source }
     }
 }
+
+/// Why layers or stages could not be measured. Their numbers count from 0.
+#[derive(Clone, PartialEq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum MeasureError {
+    /// No stages were given.
+    #[error(
+        "no model was given; call `Builder::layers`, or `Builder::stages` with a factory that can make one layer per \
+         stage"
+    )]
+    NoStages,
+    /// A layer refused the previous output, or its device reported an error.
+    #[error("layer {layer} of {layers}: {source}")]
+    Stage { layer: usize, layers: usize, source: StageError },
+    /// A layer's code panicked.
+    #[error("layer {layer} of {layers}: its code panicked: {message}")]
+    Panic { layer: usize, layers: usize, message: String },
+    /// The microbatch lacks an input of a layer.
+    #[error(transparent)]
+    Batch(#[from] MicrobatchError),
+    /// There are no layers, or too many.
+    #[error(transparent)]
+    Layers(#[from] PartitionError),
+    /// Measuring does not go with a feature of the builder.
+    #[error(transparent)]
+    NotTogether(#[from] NotTogether),
+    /// The builder's plan, which defines the stages, cannot be built.
+    #[error("the stages to measure are those of the builder's plan: {0}")]
+    Plan(String),
+    /// The measurements do not give a profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The compute threads cannot be started.
+    #[error("the compute threads cannot be started: {0}")]
+    Threads(String),
+}
+
+burn_pipeline_plan::debug_as_text!(MeasureError);
 
 /// Runs a stage's code; a panic becomes an error with the stage's place.
 pub(super) fn caught<T>(

@@ -14,7 +14,6 @@ use std::time::Duration;
 /// The settings that all ranks of a job must share: names and values.
 pub(crate) type Job = Vec<(String, String)>;
 
-/// Compares the job with every rank's.
 pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) -> Result<(), ExecuteError> {
     link.set_activity(Activity::Gathering);
     let table = gather_all(link, job, timeout)?;
@@ -24,7 +23,7 @@ pub(crate) fn agree_on_job(link: &mut dyn Link, job: &Job, timeout: Duration) ->
             found.map_or_else(|| "nothing".to_owned(), |(_, value)| value.clone())
         };
         let values: Vec<String> = table.iter().map(value).collect();
-        if let Some((odd, most)) = odd_one(&values) {
+        if let Some((odd, most)) = odd_one(&values, String::eq) {
             let (theirs, others) = (values[odd].clone(), most.clone());
             return Err(ExecuteError::Handshake { rank: link.rank(), odd, what: name.clone(), theirs, others });
         }
@@ -40,7 +39,7 @@ pub(crate) fn agree_on_optimizer(
     timeout: Duration,
 ) -> Result<(), ExecuteError> {
     let table = gather_all(link, own, timeout)?;
-    let Some((odd, most)) = odd_one_by(&table, |one, other| one.differ(other).is_none()) else { return Ok(()) };
+    let Some((odd, most)) = odd_one(&table, |one, other| one.differ(other).is_none()) else { return Ok(()) };
     let place = table[odd].differ(most).unwrap_or_default();
     let of = names.get(place).map(|name| format!(" of `{name}`")).unwrap_or_default();
     let what = format!("the optimizer{of} (its type, weight decay, betas, clipping and so on)");
@@ -79,7 +78,7 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Option<Pipeli
             Err(message) => return Ok(Some(PipelineError::Elsewhere { rank, message })),
         }
     }
-    Ok(odd_one(&calls).map(|(rank, most)| {
+    Ok(odd_one(&calls, String::eq).map(|(rank, most)| {
         let (theirs, others) = (calls[rank].clone(), most.clone());
         PipelineError::Diverged { rank, theirs, others }
     }))
@@ -87,11 +86,7 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Option<Pipeli
 
 /// The first value that differs from the majority (among equally frequent values, the earliest), and the majority's
 /// value.
-fn odd_one(values: &[String]) -> Option<(usize, &String)> {
-    odd_one_by(values, |one, other| one == other)
-}
-
-fn odd_one_by<T>(values: &[T], alike: impl Fn(&T, &T) -> bool) -> Option<(usize, &T)> {
+fn odd_one<T>(values: &[T], alike: impl Fn(&T, &T) -> bool) -> Option<(usize, &T)> {
     let count = |value: &T| values.iter().filter(|other| alike(other, value)).count();
     let most = values.iter().rev().max_by_key(|value| count(value))?;
     values.iter().position(|value| !alike(value, most)).map(|odd| (odd, most))
@@ -105,7 +100,7 @@ mod tests {
     fn the_odd_one_is_the_one_that_most_do_not_agree_with() {
         let odd = |values: &[&str]| {
             let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-            odd_one(&values).map(|(rank, most)| (rank, most.clone()))
+            odd_one(&values, String::eq).map(|(rank, most)| (rank, most.clone()))
         };
         assert_eq!(odd(&["a", "a", "a"]), None);
         assert_eq!(odd(&["a", "a", "b"]), Some((2, "a".to_owned())));

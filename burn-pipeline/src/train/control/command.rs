@@ -16,7 +16,6 @@ pub(crate) enum Call {
 
 /// The work of every rank for one call of the user. All ranks get the same commands in the same order.
 pub(crate) trait Command: Send + Sync + 'static {
-    /// The reply of one rank.
     type Reply: Send + 'static;
 
     /// What a rank does while it runs the command, for errors: "stepping the weights".

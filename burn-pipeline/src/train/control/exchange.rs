@@ -2,10 +2,10 @@
 
 use super::command::Command;
 use crate::execute::ExecuteError;
-use crate::link::{Header, Link, MessageKind, gather};
-use crate::payload::{AnyTensor, Boundary, Payload};
+use crate::link::{Link, MessageKind, gather};
+use crate::payload::{AnyTensor, Boundary};
 use crate::train::facts::StageFacts;
-use crate::train::step::Rank;
+use crate::train::step::{Rank, deliver};
 use burn_pipeline_plan::plan::{Placement, StageId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -72,44 +72,18 @@ pub(crate) fn exchange_facts(
     Ok(own.into_iter().chain(rows.flat_map(|(_, row)| row)).collect())
 }
 
-/// The tensors of some stages.
 type StageTensors = Vec<(StageId, Vec<Option<AnyTensor>>)>;
 
-/// Gives every rank the tensors of all stages.
+/// Gives every rank the tensors of all stages, in model order.
 pub(crate) fn gather_tensors(rank: &mut Rank, stages: StageTensors) -> Result<StageTensors, ExecuteError> {
     let me = rank.number();
-    let own: Vec<StageId> = stages.iter().map(|(stage, _)| *stage).collect();
-    let table = rank.executor().gather(&own)?;
-    let payloads = stages.into_iter().map(|(_, tensors)| tensors.into_payload()).collect();
-    let payloads = gather_payloads(rank, payloads, &table)?;
-    let tensors = |payload| {
-        let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
-        tensors.map_err(|error| ExecuteError::Decode { rank: me, message: error.to_string() })
-    };
-    let stages = table.into_iter().flatten().zip(payloads);
-    stages.map(|(stage, payload)| Ok((stage, tensors(payload)?))).collect()
-}
-
-/// Gives every rank the payloads of all ranks, one for each stage in `table`. Ranks send one after the other, so this
-/// ends even if a send blocks until its receive.
-fn gather_payloads(rank: &mut Rank, own: Vec<Payload>, table: &[Vec<StageId>]) -> Result<Vec<Payload>, ExecuteError> {
-    let (me, ranks) = (rank.number(), table.len());
-    let mut all = Vec::new();
-    for (from, stages) in table.iter().enumerate() {
-        if from != me {
-            for index in 0..stages.len() {
-                all.push(rank.executor().receive_from(from, Header::of(MessageKind::Tensors { index }))?);
-            }
-            continue;
-        }
-        for (index, payload) in own.iter().enumerate() {
-            for to in (0..ranks).filter(|&to| to != me) {
-                rank.executor().send_to(to, Header::of(MessageKind::Tensors { index }), payload.clone())?;
-            }
-            all.push(payload.clone());
-        }
-    }
+    let own = stages.into_iter().map(|(stage, tensors)| ((stage, 0), tensors.into_payload())).collect();
+    let all = deliver(rank, own, true, |index| MessageKind::Tensors { index })?;
     // A rank that leaves its program after this call may end before its last tensors are written.
     rank.executor().gather(&())?;
-    Ok(all)
+    let tensors = |((stage, _), payload)| {
+        let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
+        Ok((stage, tensors.map_err(|error| ExecuteError::Decode { rank: me, message: error.to_string() })?))
+    };
+    all.into_iter().map(tensors).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::command::{Call, Command};
 use super::endings::Endings;
-use super::worker::{Reply, Task, Worker, run};
+use super::worker::{Reply, Task, run, serve};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Link, LinkError, Monitor, PANICKED, PROLONGED, Pace};
 use crate::train::error::PipelineError;
@@ -36,9 +36,7 @@ pub(crate) struct Start {
     /// True if the other ranks are processes.
     pub(crate) processes: bool,
     pub(crate) monitor: Arc<dyn Monitor>,
-    /// The longest allowed wait.
     pub(crate) timeout: Duration,
-    /// The number of compute threads of each rank.
     pub(crate) threads: usize,
 }
 
@@ -58,9 +56,9 @@ impl Ranks {
             tasks.push(sender);
             // Threads end with their process, so only a rank in its own process waits until its link is closed.
             let alive = processes.then(|| endings.add());
-            let worker = Worker { link, threads, build: build.clone(), ready: ready.clone(), tasks: receiver };
+            let (build, ready) = (build.clone(), ready.clone());
             let body = move || {
-                worker.run();
+                serve(link, threads, build, ready, receiver);
                 drop(alive);
             };
             if let Err(error) = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body) {

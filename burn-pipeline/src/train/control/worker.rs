@@ -18,52 +18,49 @@ use std::time::Instant;
 /// A command for a rank's thread; it contains the channel of its reply.
 pub(super) type Task = Box<dyn FnOnce(&mut Rank) + Send>;
 
-/// A rank's reply.
 pub(super) type Reply<T> = (usize, Result<T, ExecuteError>);
 
-/// The state of a rank's thread.
-pub(super) struct Worker<T, B> {
-    pub(super) link: Box<dyn Link>,
-    /// The number of compute threads in its pool.
-    pub(super) threads: usize,
-    pub(super) build: B,
-    /// The channel for the reply that the rank is built.
-    pub(super) ready: Sender<Reply<T>>,
-    pub(super) tasks: Receiver<Task>,
-}
-
-impl<T: Send, B: FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send> Worker<T, B> {
-    /// Builds the rank, then runs tasks until there are no more senders.
-    pub(super) fn run(self) {
-        let rank = self.link.rank();
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads);
-        match pool.thread_name(move |thread| format!("rank {rank} compute {thread}")).build() {
-            Ok(pool) => pool.install(move || own_fusion_queue(|| self.serve())),
-            Err(error) => {
-                let error = ExecuteError::Threads { rank, message: error.to_string() };
-                // Sending fails only if the pipeline is gone; then nobody waits for the reply.
-                let _ = self.ready.send((rank, Err(error)));
-            }
+/// Runs a rank's thread with a pool of this many compute threads: builds the rank, replies to `ready`, then runs tasks
+/// until there are no more senders.
+pub(super) fn serve<T: Send>(
+    link: Box<dyn Link>,
+    threads: usize,
+    build: impl FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Send,
+    ready: Sender<Reply<T>>,
+    tasks: Receiver<Task>,
+) {
+    let rank = link.rank();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    match pool.thread_name(move |thread| format!("rank {rank} compute {thread}")).build() {
+        Ok(pool) => pool.install(move || own_fusion_queue(|| serve_here(link, build, ready, tasks))),
+        Err(error) => {
+            let error = ExecuteError::Threads { rank, message: error.to_string() };
+            // Sending fails only if the pipeline is gone; then nobody waits for the reply.
+            let _ = ready.send((rank, Err(error)));
         }
     }
+}
 
-    fn serve(self) {
-        let Self { link, build, ready, tasks, .. } = self;
-        let (number, watch) = (link.rank(), link.monitor());
-        match caught(number, || "building its stages".to_owned(), || build(link)) {
-            Ok((mut rank, facts)) => {
-                let _ = ready.send((number, Ok(facts)));
-                // Dropped, so that a caller waiting for other ranks notices when all threads have ended.
-                drop(ready);
-                while let Ok(task) = tasks.recv() {
-                    task(&mut rank);
-                }
+fn serve_here<T>(
+    link: Box<dyn Link>,
+    build: impl FnOnce(Box<dyn Link>) -> Result<(Rank, T), ExecuteError>,
+    ready: Sender<Reply<T>>,
+    tasks: Receiver<Task>,
+) {
+    let (number, watch) = (link.rank(), link.monitor());
+    match caught(number, || "building its stages".to_owned(), || build(link)) {
+        Ok((mut rank, facts)) => {
+            let _ = ready.send((number, Ok(facts)));
+            // Dropped, so that a caller waiting for other ranks notices when all threads have ended.
+            drop(ready);
+            while let Ok(task) = tasks.recv() {
+                task(&mut rank);
             }
-            Err(error) => {
-                tell_failure(number, &error);
-                watch.abort(Failure { rank: number, message: error.to_string() });
-                let _ = ready.send((number, Err(error)));
-            }
+        }
+        Err(error) => {
+            tell_failure(number, &error);
+            watch.abort(Failure { rank: number, message: error.to_string() });
+            let _ = ready.send((number, Err(error)));
         }
     }
 }

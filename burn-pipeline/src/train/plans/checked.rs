@@ -3,7 +3,6 @@
 //! Guarantees: all plans have one placement, because stages stay where they were built. Every plan was checked for the
 //! transport that it runs on. Once it is known which stages train, plans have backwards only from the first of them on.
 
-use super::parts::Parts;
 use super::replication::Replication;
 use super::source::Source;
 use super::vocabulary::VocabularyPass;
@@ -15,7 +14,6 @@ use burn_pipeline_plan::schedule::ForwardOnly;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The plans of one pipeline.
 #[derive(Debug)]
 pub(crate) struct Plans {
     source: Source,
@@ -25,9 +23,8 @@ pub(crate) struct Plans {
     placement: Placement,
     /// The first stage that trains; `None` until the stages are built.
     first_trained: Option<usize>,
-    /// By the number of microbatches of one replica.
-    training: HashMap<usize, Arc<CheckedPlan>>,
-    evaluation: HashMap<usize, Arc<CheckedPlan>>,
+    /// By whether they train, and by the number of microbatches of one replica.
+    known: HashMap<(bool, usize), Arc<CheckedPlan>>,
 }
 
 impl Plans {
@@ -40,8 +37,8 @@ impl Plans {
     ) -> Result<Self, BuildError> {
         let (skips, microbatches) = (source.skips(declared), source.microbatches());
         let placement = source.plan(microbatches)?.placement().clone();
-        let (training, evaluation, first_trained) = (HashMap::new(), HashMap::new(), None);
-        let mut plans = Self { source, skips, replication, vocabulary, placement, first_trained, training, evaluation };
+        let (known, first_trained) = (HashMap::new(), None);
+        let mut plans = Self { source, skips, replication, vocabulary, placement, first_trained, known };
         let plan = plans.current()?;
         plans.replication.fits(&plans.placement, plan.plan().skips())?;
         Ok(plans)
@@ -51,7 +48,7 @@ impl Plans {
     pub(crate) fn train_from(&mut self, first: usize) -> Result<(), BuildError> {
         if self.first_trained != Some(first) {
             self.first_trained = Some(first);
-            self.training.clear();
+            self.known.retain(|&(trains, _), _| !trains);
         }
         self.current().map(drop)
     }
@@ -86,7 +83,8 @@ impl Plans {
 
     /// The first plan's name.
     pub(crate) fn name(&self) -> String {
-        self.training.values().next().map(|plan| plan.plan().name().to_owned()).unwrap_or_default()
+        let trains = self.known.iter().find(|((trains, _), _)| *trains);
+        trains.map(|(_, plan)| plan.plan().name().to_owned()).unwrap_or_default()
     }
 
     /// The number of microbatches of a whole batch, over all replicas.
@@ -116,20 +114,25 @@ impl Plans {
 
     /// The plan that trains this many microbatches on one replica.
     pub(crate) fn training(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
-        if let Some(plan) = self.training.get(&microbatches) {
+        self.checked(true, microbatches)
+    }
+
+    /// The plan that trains or evaluates this many microbatches on one replica.
+    fn checked(&mut self, trains: bool, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
+        if let Some(plan) = self.known.get(&(trains, microbatches)) {
             return Ok(plan.clone());
         }
-        let plan = self.training_plan(microbatches)?;
+        let plan = check(if trains { self.training_plan(microbatches)? } else { self.evaluation_plan(microbatches)? })?;
         if plan.plan().placement() != &self.placement {
             return Err(BuildError::Moved { schedule: plan.plan().name().to_owned(), microbatches });
         }
         let plan = Arc::new(plan);
-        self.training.insert(microbatches, plan.clone());
+        self.known.insert((trains, microbatches), plan.clone());
         Ok(plan)
     }
 
-    /// The lowered, checked plan that trains this many microbatches.
-    fn training_plan(&self, microbatches: usize) -> Result<CheckedPlan, BuildError> {
+    /// The lowered plan that trains this many microbatches.
+    fn training_plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
         let mut plan = self.vocabulary.of(self.source.plan(microbatches)?)?;
         if let Some(first) = self.first_trained {
             plan = plan.train_from(first)?;
@@ -141,49 +144,58 @@ impl Plans {
         if self.replication.replicas > 1 && plan.has_backward() {
             plan = plan.with_reduce_grad();
         }
-        check(plan)
+        Ok(plan)
     }
 
-    /// The plan that evaluates this many microbatches on one replica, with forwards only.
-    fn evaluation(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
-        if let Some(plan) = self.evaluation.get(&microbatches) {
-            return Ok(plan.clone());
-        }
+    /// The lowered plan that evaluates this many microbatches, with forwards only.
+    fn evaluation_plan(&self, microbatches: usize) -> Result<Plan, BuildError> {
         let counts = match self.placement.routes() {
             1 => vec![microbatches],
             _ => vec![microbatches.div_ceil(2), microbatches / 2],
         };
         let plan = self.vocabulary.of(ForwardOnly::over(self.placement.clone(), counts)?)?;
-        let plan = plan.with_skips(self.skips.clone())?;
-        let plan = Arc::new(check(self.replication.lower(&plan)?)?);
-        self.evaluation.insert(microbatches, plan.clone());
-        Ok(plan)
+        self.replication.lower(&plan.with_skips(self.skips.clone())?)
     }
 
-    /// The part of each replica when training a batch of this many microbatches (at least one).
-    pub(crate) fn training_parts(&mut self, microbatches: usize) -> Result<Parts, BuildError> {
-        self.parts(microbatches, Self::training)
-    }
-
-    /// The part of each replica when evaluating a batch of this many microbatches (at least one).
-    pub(crate) fn evaluation_parts(&mut self, microbatches: usize) -> Result<Parts, BuildError> {
-        self.parts(microbatches, Self::evaluation)
-    }
-
-    fn parts(
-        &mut self,
-        microbatches: usize,
-        plan: fn(&mut Self, usize) -> Result<Arc<CheckedPlan>, BuildError>,
-    ) -> Result<Parts, BuildError> {
+    /// The part of each replica when training or evaluating a batch of this many microbatches (at least one).
+    pub(crate) fn parts(&mut self, trains: bool, microbatches: usize) -> Result<Parts, BuildError> {
         let shares = Grid::shares(microbatches, self.replication.replicas);
         // Replicas can exchange gradients inside a row only if all run the same row.
         let same_plan = shares.iter().all(|(_, count)| *count == shares[0].1);
         let part = |(first, count): (usize, usize)| {
             // A replica without microbatches does not run its plan, so any plan will do.
-            let plan = plan(self, count.max(1))?;
+            let plan = self.checked(trains, count.max(1))?;
             Ok((ReplicaShare { first, empty: count == 0, same_plan, ..ReplicaShare::default() }, plan))
         };
         Ok(Parts(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))
+    }
+}
+
+/// The parts of a batch, one per replica.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts(Vec<(ReplicaShare, Arc<CheckedPlan>)>);
+
+impl Parts {
+    pub(crate) fn of(&self, replica: usize) -> (ReplicaShare, &CheckedPlan) {
+        let (share, plan) = &self.0[replica];
+        (*share, plan)
+    }
+
+    pub(crate) fn replicas(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns true if all replicas have the same number of microbatches.
+    pub(crate) fn are_even(&self) -> bool {
+        self.0.iter().all(|(share, _)| share.same_plan)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.0[0].1.plan().name()
+    }
+
+    pub(crate) fn has_backward(&self) -> bool {
+        self.0[0].1.plan().has_backward()
     }
 }
 

@@ -1,17 +1,14 @@
 //! The plans that a pipeline runs: built from a schedule or given, lowered, checked, and kept.
 //!
 //! Read `source` (schedule or plan), `vocabulary` (vocabulary-parallel layers), `replication` (how many ranks run a
-//! row), then `checked` (the plan for a batch of a given size), then `parts` (the part of a batch that each
-//! data-parallel replica runs).
+//! row), then `checked` (the plan for a batch of a given size, and the part that each data-parallel replica runs).
 
 mod checked;
-mod parts;
 mod replication;
 mod source;
 mod vocabulary;
 
-pub(crate) use checked::{Plans, fingerprint, split_stages};
-pub(crate) use parts::Parts;
+pub(crate) use checked::{Parts, Plans, fingerprint, split_stages};
 pub(crate) use replication::Replication;
 pub(crate) use source::Source;
 pub(crate) use vocabulary::VocabularyPass;

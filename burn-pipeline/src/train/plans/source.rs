@@ -5,10 +5,8 @@ use burn_pipeline_plan::plan::{Action, MicrobatchTask, Plan, SkipEdge};
 use burn_pipeline_plan::schedule::{Schedule, Size};
 use std::sync::Arc;
 
-/// A schedule or a plan.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// A schedule at a size.
     Schedule(Arc<dyn Schedule>, Size),
     /// One plan, with its own number of microbatches.
     Plan(Arc<Plan>),

@@ -61,7 +61,6 @@ impl VocabularyPass {
     }
 }
 
-/// The layers as text.
 fn listed(pieces: &[Piece]) -> String {
     match pieces {
         [] => "nothing".to_owned(),

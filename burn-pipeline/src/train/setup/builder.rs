@@ -7,7 +7,7 @@ use crate::ranks::GroupSizes;
 use crate::stage::{Accumulation, Precision, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Replication, Source, VocabularyPass};
+use crate::train::plans::{Replication, Source};
 use crate::train::shared::SharedParameter;
 use crate::train::step::Settings;
 use crate::vocabulary::Vocabulary;
@@ -55,7 +55,6 @@ pub struct Builder {
     /// The tensor-parallel group sizes.
     pub(crate) members: GroupSizes,
     pub(crate) sharded: bool,
-    /// The vocabulary-parallel layers.
     pub(crate) vocabulary: Option<Vocabulary>,
     pub(crate) gathered: usize,
     pub(crate) delay: Option<LinkCosts>,
@@ -73,7 +72,6 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Sets the source, replacing the given one.
     pub(crate) fn source(mut self, source: Source) -> Self {
         self.source = Some(Ok(source));
         self
@@ -83,12 +81,6 @@ impl Builder {
     pub(super) fn replication(&self) -> Replication {
         let gathered = self.sharded.then_some(self.gathered);
         Replication { replicas: self.replicas, members: self.members.clone(), gathered }
-    }
-
-    /// The vocabulary-parallel layers of plans, and the costs to place them.
-    pub(super) fn vocabulary_pass(&self) -> VocabularyPass {
-        let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
-        VocabularyPass { pieces, profile: self.planned.clone() }
     }
 }
 

@@ -24,9 +24,8 @@ impl Builder {
     /// schedule's rank, then by replica, then by member. Of two groups that exchange values, one size must divide the
     /// other.
     ///
-    /// Numbers equal one device's up to rounding, because sums are added in parts, and are bitwise equal under every
-    /// schedule with `Ordered`. The guide's chapter [`numbers`](crate::_guide::numbers) lists what is refused beside
-    /// it. Fused actions run one after the other.
+    /// Sums are added in parts: the guide's chapter [`numbers`](crate::_guide::numbers) says what is equal, and what is
+    /// refused beside it. Fused actions run one after the other.
     pub fn tensor_parallel(mut self, sizes: impl Into<GroupSizes>) -> Self {
         self.members = sizes.into();
         self
@@ -39,11 +38,10 @@ impl Builder {
     /// they include a vocabulary's, otherwise with rough ones. A plan that is already vocabulary parallel for the same
     /// layers runs unchanged.
     ///
-    /// Losses and gradients equal those of the ordinary layers up to rounding, because sums are added in parts, and are
-    /// bitwise equal in every run. Checkpoints and exports hold the ordinary layers' parameters. Lists of the model's
-    /// stages ([`Pipeline::weights`](crate::Pipeline::weights), for example) end with two more entries for the
-    /// embedding and the head (one if they are one matrix). Evaluations return the last stage's outputs, not scores.
-    /// Bidirectional schedules are refused; the guide's chapter [`numbers`](crate::_guide::numbers) lists what else is.
+    /// Checkpoints and exports hold the ordinary layers' parameters. Lists of the model's stages
+    /// ([`Pipeline::weights`](crate::Pipeline::weights), for example) end with two more entries for the embedding and
+    /// the head (one if they are one matrix). Evaluations return the last stage's outputs, not scores. Sums are added
+    /// in parts: the guide's chapter [`numbers`](crate::_guide::numbers) says what is equal, and what is refused.
     pub fn vocabulary(mut self, vocabulary: Vocabulary) -> Self {
         self.vocabulary = Some(vocabulary);
         self

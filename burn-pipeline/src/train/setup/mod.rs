@@ -1,17 +1,15 @@
 //! Configuring and starting a pipeline.
 //!
 //! Read `builder` (the user's choices; more in `step_options`, `group_options` and `layers`), `start` (plan, links,
-//! threads), `job` (what ranks in processes must share), `rank` (how a thread builds its stages) and `standby` (other
-//! stages for a running pipeline).
+//! threads), `job` (what ranks in processes must share) and `rank` (how a thread builds its stages).
 
 mod builder;
 mod group_options;
 mod job;
 mod layers;
 mod rank;
-mod standby;
 mod start;
 mod step_options;
 
 pub use builder::Builder;
-pub(crate) use standby::{MoveError, Standby};
+pub(crate) use rank::Blueprint;

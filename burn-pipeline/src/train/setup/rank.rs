@@ -18,6 +18,7 @@ use crate::tensor_parallel::{Holders, TensorGroup};
 use crate::train::context::{StageContext, asking};
 use crate::train::control::{Job, agree_on_job, agree_on_optimizer, agree_on_parameters, exchange_facts, gather_all};
 use crate::train::facts::StageFacts;
+use crate::train::plans::split_stages;
 use crate::train::shared::SharedReport;
 use crate::train::step::{Rank, Settings, caught};
 use crate::vocabulary::{Piece, StageGroups, Vocabulary, VocabularyGroup};
@@ -29,22 +30,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The inputs from which all ranks of this process are built.
-pub(super) struct Blueprint {
-    pub(super) builder: Builder,
-    pub(super) placement: Placement,
-    /// Stages whose backward the plan splits.
-    pub(super) splits: BTreeSet<StageId>,
-    /// The training plan.
-    pub(super) plan: Arc<CheckedPlan>,
+pub(crate) struct Blueprint {
+    pub(crate) builder: Builder,
+    pub(crate) plan: Arc<CheckedPlan>,
     /// The settings that all ranks must share, if they are processes.
-    pub(super) job: Option<Job>,
+    pub(crate) job: Option<Job>,
     /// The predicted peak bytes of the plan, for each pipeline rank.
-    pub(super) predicted: Vec<u64>,
+    pub(crate) predicted: Vec<u64>,
 }
 
 /// A rank's own stages and pieces, their facts, and descriptions of their parameters.
 #[derive(Default)]
-pub(super) struct Made {
+pub(crate) struct Made {
     pub(super) stages: Stages,
     facts: Vec<StageFacts>,
     parameters: Vec<(usize, String)>,
@@ -92,7 +89,7 @@ fn refuse_gradients(rank: usize, stage: StageId, declared: Option<&StageMetadata
 impl Blueprint {
     /// Builds the rank at this end of the link.
     pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
-        let Self { builder, placement, .. } = self;
+        let builder = &self.builder;
         let mut link = SharedLink::new(Box::new(Logged::new(link)));
         let grid = self.grid(&link);
         // Abort while the link exists: a rank that only closed it would give no reason.
@@ -110,9 +107,13 @@ impl Blueprint {
         };
         let settings = Settings { outputs, ..builder.settings };
         let executor = Executor::new(link, stages, device, options).among(grid, groups);
-        let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
+        let rank = Rank::start(executor, self.placement().clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
         Ok((rank, (facts, shared)))
+    }
+
+    pub(crate) fn placement(&self) -> &Placement {
+        self.plan.plan().placement()
     }
 
     /// The place of the rank at this end of the link.
@@ -152,9 +153,9 @@ impl Blueprint {
             groups.members = group.by_link(by_link);
         }
         if let Some(pieces) = vocabulary.as_ref().map(Vocabulary::pieces) {
-            let ranks = (0..self.placement.ranks()).map(|rank| grid.rank_of(rank));
+            let ranks = (0..self.placement().ranks()).map(|rank| grid.rank_of(rank));
             let group = TensorGroup::new(grid.pipeline_rank(), ranks, link.stage_end(), timeout);
-            groups.vocabulary = VocabularyGroup::new(group, &pieces, self.placement.stages());
+            groups.vocabulary = VocabularyGroup::new(group, &pieces, self.placement().stages());
         }
         groups
     }
@@ -191,21 +192,20 @@ impl Blueprint {
     }
 
     /// Makes the rank's stages. The last stage keeps its outputs if they are wanted.
-    pub(super) fn make(
+    pub(crate) fn make(
         &self,
         link: &mut dyn Link,
         device: &Device,
         groups: &StageGroups,
         outputs: bool,
     ) -> Result<Made, ExecuteError> {
-        let Self { builder, placement, .. } = self;
+        let (builder, placement) = (&self.builder, self.placement());
         let (mut made, rank) = (Made::default(), link.rank());
         for stage in placement.stages_of(self.grid(link).pipeline_rank()) {
             link.set_activity(Activity::Building(stage));
             let mut held = self.stage(rank, stage, device, groups, outputs)?;
             held.options_mut().sharded.get_or_insert(builder.sharded);
-            let spread = groups.replicas.cuts_any(held.parameters());
-            made.add(rank, device, StageFacts::of(stage, held.as_ref(), spread), held, &groups.members)?;
+            made.add(rank, device, StageFacts::of(stage, held.as_ref()), held, &groups.members)?;
         }
         let vocabulary =
             builder.vocabulary.iter().flat_map(|layers| layers.pieces().into_iter().map(move |p| (layers, p)));
@@ -228,7 +228,7 @@ impl Blueprint {
         device: &Device,
         group: &VocabularyGroup,
     ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
-        let stage = piece.stage(self.placement.stages());
+        let stage = piece.stage(self.placement().stages());
         let make = || layers.cut(piece, device, group).ok_or(ExecuteError::NoStage { rank, stage });
         let mut held = caught(rank, || format!("cutting its piece of the {piece}"), make)?;
         taken(rank, stage, held.as_ref())?;
@@ -239,10 +239,15 @@ impl Blueprint {
     }
 
     /// The stages, and the facts of all stages of all ranks of this process, or of all processes.
-    pub(super) fn facts(&self, link: &mut dyn Link, made: Made) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
-        let Made { stages, facts, parameters } = made;
-        let facts = if self.job.is_some() { self.exchange(link, facts, parameters)? } else { facts };
-        Ok((stages, facts))
+    pub(crate) fn facts(&self, link: &mut dyn Link, made: Made) -> Result<(Stages, Vec<StageFacts>), ExecuteError> {
+        let (Made { stages, facts, parameters }, timeout) = (made, self.builder.timeout);
+        if self.job.is_none() {
+            return Ok((stages, facts));
+        }
+        // A rank that still builds is waited for longer; this one does not.
+        link.set_activity(Activity::Gathering);
+        agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
+        Ok((stages, exchange_facts(link, facts, self.placement(), timeout)?))
     }
 
     /// Makes one stage. The last stage keeps its outputs if they are wanted.
@@ -254,12 +259,13 @@ impl Blueprint {
         groups: &StageGroups,
         outputs: bool,
     ) -> Result<Box<dyn ErasedStage>, ExecuteError> {
-        let Self { builder, placement, splits, .. } = self;
+        let Self { builder, plan, .. } = self;
         let (group, replicas) = (groups.members.clone(), groups.replicas.clone());
-        let (index, stages, cut) = (stage.index(), placement.stages(), builder.cut.clone());
+        let (index, stages, cut) = (stage.index(), self.placement().stages(), builder.cut.clone());
         let context = StageContext { index, stages, rank, device: device.clone(), cut, group, replicas };
+        let splits = split_stages(plan.plan()).contains(&stage);
         let make = || {
-            let made = builder.make_stage(&context, splits.contains(&stage), outputs, self.members(stage, groups));
+            let made = builder.make_stage(&context, splits, outputs, self.members(stage, groups));
             made.ok_or(ExecuteError::NoStage { rank, stage })
         };
         let held = caught(rank, || format!("building stage {stage}"), make)?;
@@ -276,20 +282,6 @@ impl Blueprint {
         several.then(|| -> Members {
             Arc::new(move |recorded| Holders::new(&members, &replicas).compare(&plan, stage, recorded))
         })
-    }
-
-    /// Gives every process the facts of all stages.
-    fn exchange(
-        &self,
-        link: &mut dyn Link,
-        own: Vec<StageFacts>,
-        parameters: Vec<(usize, String)>,
-    ) -> Result<Vec<StageFacts>, ExecuteError> {
-        let timeout = self.builder.timeout;
-        // A rank that still builds is waited for longer; this one does not.
-        link.set_activity(Activity::Gathering);
-        agree_on_parameters(link.rank(), &gather_all(link, &parameters, timeout)?)?;
-        exchange_facts(link, own, &self.placement, timeout)
     }
 }
 

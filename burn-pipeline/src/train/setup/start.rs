@@ -12,17 +12,15 @@ use crate::panics::quietly;
 use crate::payload::Validate;
 use crate::program::{Bf16, compiles};
 use crate::stage::{Accumulation, Precision, Reduction};
-use crate::train::batch_gradients::InputGradients;
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
 use crate::train::error::BuildError;
 use crate::train::features::{Feature, NotTogether};
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Plans, split_stages};
+use crate::train::plans::{Plans, VocabularyPass};
 use crate::train::progress::Training;
 use crate::train::stages::Stages;
-use crate::train::step::Settings;
-use crate::vocabulary::Piece;
+use crate::vocabulary::{Piece, Vocabulary};
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::{Partition, PartitionError};
 use burn_pipeline_plan::plan::{Plan, Transport};
@@ -74,15 +72,11 @@ impl Builder {
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
         let (linked, plans) = (link.ranks(), self.plans()?);
         let (ranks, all) = (plans.placement().ranks(), plans.ranks());
-        if all != linked {
-            let alone = all == ranks;
-            return Err(if alone {
-                BuildError::Ranks { ranks, linked }
-            } else {
-                BuildError::Replicas { ranks, all, linked }
-            });
+        match all {
+            _ if all == linked => Ok((plans, self.device(link.rank(), linked)?)),
+            _ if all == ranks => Err(BuildError::Ranks { ranks, linked }),
+            _ => Err(BuildError::Replicas { ranks, all, linked }),
         }
-        Ok((plans, self.device(link.rank(), linked)?))
     }
 
     /// The first plan, if the user's choices can be combined.
@@ -94,8 +88,13 @@ impl Builder {
         if self.replicas == 0 {
             return Err(BuildError::NoReplicas);
         }
-        self.has_members()?;
-        self.features_go_together()?;
+        if self.members.given().is_empty() || self.members.given().contains(&0) {
+            return Err(BuildError::NoMembers);
+        }
+        if self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.pieces().is_empty()) {
+            return Err(BuildError::EmptyVocabulary);
+        }
+        Feature::check(&self.features())?;
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
         }
@@ -107,7 +106,9 @@ impl Builder {
         }
         self.rounds(Bf16::detect())?;
         let skips = self.skips_of(&source)?;
-        let plans = Plans::new(source, &skips, self.replication(), self.vocabulary_pass())?;
+        let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
+        let vocabulary = VocabularyPass { pieces, profile: self.planned.clone() };
+        let plans = Plans::new(source, &skips, self.replication(), vocabulary)?;
         let stages = plans.placement().stages();
         match self.cut.as_ref().map(Partition::stages).filter(|cut| *cut != stages) {
             Some(cut) => Err(PartitionError::Size { what: "stages", cut, given: stages }.into()),
@@ -129,26 +130,10 @@ impl Builder {
         Bf16::detect().filter(|_| self.bf16_matmuls)
     }
 
-    /// Refuses empty groups.
-    fn has_members(&self) -> Result<(), BuildError> {
-        if self.members.given().is_empty() || self.members.given().contains(&0) {
-            return Err(BuildError::NoMembers);
-        }
-        Ok(())
-    }
-
-    /// Refuses features that do not go together.
-    fn features_go_together(&self) -> Result<(), BuildError> {
-        if self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.pieces().is_empty()) {
-            return Err(BuildError::EmptyVocabulary);
-        }
-        Ok(Feature::check(&self.features())?)
-    }
-
     /// The chosen features that not every other one goes with.
     fn features(&self) -> Vec<Feature> {
         let head = self.vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.layers().contains(&Piece::Head));
-        let features = [
+        Feature::chosen([
             (Feature::TensorParallel, self.members.largest() > 1),
             (Feature::Vocabulary, self.vocabulary.is_some()),
             (Feature::InputGradients, self.input_gradients),
@@ -160,11 +145,9 @@ impl Builder {
             (Feature::Bf16Matmuls, self.bf16_matmuls),
             (Feature::Precision, self.precision.is_some()),
             (Feature::HalfReduction, self.precision.as_ref().is_some_and(Precision::reduces_in_half)),
-        ];
-        features.into_iter().filter(|(_, chosen)| *chosen).map(|(feature, _)| feature).collect()
+        ])
     }
 
-    /// Refuses a call that does not go with the chosen features.
     pub(crate) fn goes_with(&self, call: Feature) -> Result<(), NotTogether> {
         call.goes_with(&self.features())
     }
@@ -196,7 +179,6 @@ impl Builder {
         Ok(simulated.ranks.iter().map(|rank| rank.peak_bytes as u64).collect())
     }
 
-    /// Starts the ranks of this process.
     fn start(
         self,
         mut plans: Plans,
@@ -211,48 +193,25 @@ impl Builder {
             transport: Transport::Unbounded,
             overlap: link.overlaps(),
         });
-        let listed = self.layers.is_some();
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
-        let (timeout, threads, seed) = (self.timeout, self.threads, self.seed);
-        let (mut groups, cut) = (self.groups.clone(), self.cut.clone());
-        groups.extend(self.precision.iter().flat_map(Precision::kept).cloned());
-        let scaling = self.precision.as_ref().and_then(Precision::scale);
-        let lacks_optimizer = self.optimizers.is_none();
-        let Settings { on_non_finite, validate, outputs, .. } = self.settings;
-        let (compares_batches, input_gradients) = (processes && self.compare_batches, self.input_gradients);
-        let widens = self.precision.is_some();
         let plan = plans.current()?;
-        let splits = split_stages(plan.plan());
         let predicted = self.predicted(plan.plan(), &simulate)?;
-        let placement = plans.placement().clone();
-        let blueprint = Arc::new(Blueprint { builder: self, placement, splits, plan, job, predicted });
+        let blueprint = Arc::new(Blueprint { builder: self.clone(), plan, job, predicted });
         let build = move |link: Box<dyn Link>| {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)
         };
-        let start = Start { links, processes, monitor, timeout, threads };
+        let start = Start { links, processes, monitor, timeout: self.timeout, threads: self.threads };
         let started = Ranks::start(start, build).map_err(|error| BuildError::Stages(Box::new(error)));
         let (ranks, built) = started?;
-        let (facts, shared): (Vec<_>, Vec<_>) = built.into_iter().unzip();
-        let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
-        let stages = stages.with_input_gradients(input_gradients);
-        if let Some(group) = stages.empty_group(&groups) {
-            let names = stages.names().iter().take(8).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-            return Err(BuildError::EmptyGroup { group: Box::new(group), names });
-        }
+        let stages = Stages::of_ranks(built, self.input_gradients);
+        stages.refuse_empty_group(self.groups.iter().chain(self.precision.iter().flat_map(Precision::kept)))?;
         stages.fit_together(plans.skips())?;
         plans.train_from(stages.first_trained())?;
-        if let Some(stage) = stages.loss_before_head() {
-            return Err(BuildError::LossBeforeHead { stage });
-        }
-        if let Some((stage, last)) = stages.loss_inside() {
-            return Err(BuildError::LossInside { stage, last });
-        }
-        if let Some(list) = stages.empty_list() {
-            return Err(BuildError::EmptyList { list, paths: stages.some_paths() });
-        }
+        stages.refuse_unused()?;
+        let named = self.layers.is_some() || stages.facts().iter().any(|facts| facts.named);
         match stages.claimed_twice() {
-            Some((name, first, second)) if stages.are_named() || listed => {
+            Some((name, first, second)) if named => {
                 return Err(BuildError::SameName { name, first, second });
             }
             Some((name, first, second)) => {
@@ -260,26 +219,24 @@ impl Builder {
             }
             None => {}
         }
-        let learns_metadata = validate != Validate::Off;
-        let training = Training::new(seed, scaling);
         let pipeline = Pipeline {
             ranks,
             plans,
             stages,
-            training,
-            learns_metadata,
-            wants_metadata: learns_metadata,
-            cut,
+            training: Training::new(self.seed, self.precision.as_ref().and_then(Precision::scale)),
+            settings: self.settings,
+            learns_metadata: self.settings.learns_metadata(),
+            cut: self.cut,
             is_as_built: true,
-            lacks_optimizer,
-            on_non_finite,
-            outputs,
-            input_gradients: input_gradients.then_some(InputGradients { widens }),
-            compares_batches,
+            lacks_optimizer: self.optimizers.is_none(),
+            widens: self.precision.is_some(),
+            compares_batches: processes && self.compare_batches,
             branch: Branch::default(),
             simulate,
         };
-        pipeline.input_gradients.map_or(Ok(()), |_| pipeline.goes_with(Feature::InputGradients))?;
+        if self.input_gradients {
+            pipeline.goes_with(Feature::InputGradients)?;
+        }
         Ok(pipeline)
     }
 }

@@ -50,11 +50,10 @@ impl Builder {
     /// plan does not split, unless [`SplitBackward::Eager`] is set.
     ///
     /// Element-wise operations, softmax, norms and their backwards run fused, tile by tile in cache, and a softmax or
-    /// layer norm saves one or two tensors fewer for the backward. A compiled stage is bitwise equal under every
-    /// schedule, number of ranks and cut (except a cut inside a softmax or a norm), but not to the plain loop: rounding
-    /// differs by a few units in the last place in each operation. Evaluation runs the plain forward. A stage that
-    /// cannot be captured runs as in the plain loop, so if only some layers can be captured, the cut decides what is
-    /// compiled. [`Pipeline::engines`](crate::Pipeline::engines) reports what was compiled, and why the rest was not.
+    /// layer norm saves one or two tensors fewer for the backward. Each operation's rounding differs from the plain
+    /// loop's by a few units in the last place, alike under every schedule and cut (see the guide,
+    /// [`numbers`](crate::_guide::numbers)). Evaluation, and a stage that cannot be captured, run as in the plain loop.
+    /// [`Pipeline::engines`](crate::Pipeline::engines) reports what was compiled, and why the rest was not.
     pub fn compile(mut self, compile: bool) -> Self {
         self.compile = compile;
         self
@@ -64,13 +63,10 @@ impl Builder {
     /// `bf16`; off by default. The processor must have AVX-512, and multiplies faster than in `f32` if it has
     /// AVX512-BF16 and is not Intel's.
     ///
-    /// This is mixed precision: matmuls accumulate in `f32`, and everything else is `f32`: weights, gradients, the
+    /// Each operand's relative error is at most 2⁻⁹; sums and everything else are `f32`: weights, gradients, the
     /// optimizer, softmax and norms. An activation that is only a matmul operand of the backward is saved in `bf16`,
-    /// which halves its memory without further rounding. Stages are bitwise equal as compiled ones are: under every
-    /// schedule, number of ranks and cut. Matmuls have the same bits on all processors with AVX-512, unless partial
-    /// sums are subnormal (below 2⁻¹²⁶). Relative to `f32`, each operand's error is at most 2⁻⁹. Evaluation runs the
-    /// plain forward, in `f32`, and so does a stage that cannot be captured
-    /// ([`Pipeline::engines`](crate::Pipeline::engines) names it).
+    /// which halves its memory without further rounding. Matmuls have the same bits on all processors with AVX-512,
+    /// unless partial sums are subnormal (below 2⁻¹²⁶).
     ///
     /// Building fails on other processors and devices. The guide's chapter
     /// [`numbers`](crate::_guide::numbers) lists what is refused beside it.

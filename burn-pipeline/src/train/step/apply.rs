@@ -9,25 +9,18 @@ use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
 use crate::payload::{AnyTensor, Validate};
 use crate::stage::{NamedWeight, StageError};
-use crate::train::non_finite::NonFinite;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
 use std::collections::HashMap;
 
-/// The outcome of stepping the weights.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct ApplyOutcome {
     /// The loss over all batches since the last step.
     pub(crate) loss: f64,
     /// The factor that turns gradients of these batches into those of `loss`.
     pub(crate) scale: f64,
-    /// The norm of all gradients over all ranks before clipping, if they are clipped.
-    pub(crate) gradient_norm: Option<f64>,
-    /// The number because of which weights were not stepped, the same on every rank.
-    pub(crate) non_finite: Option<NonFinite>,
-    /// True if this or an earlier step had gradients. If false, nothing was changed.
-    pub(crate) trains: bool,
+    pub(crate) gradients: Finished,
 }
 
 impl Rank {
@@ -43,15 +36,13 @@ impl Rank {
         learning_rate: &ModuleLearningRate,
         meant: bool,
     ) -> Result<ApplyOutcome, ExecuteError> {
-        if let found @ Some(_) = self.refused_number(self.contract.non_finite()) {
-            return Ok(self.skip(found, None));
+        if let non_finite @ Some(_) = self.refused_number(self.contract.non_finite()) {
+            return Ok(self.skip(Finished { norm: None, non_finite, trains: true }));
         }
-        let Finished { norm: gradient_norm, non_finite, trains } = self.finish_gradients()?;
-        if non_finite.is_some() {
-            return Ok(self.skip(non_finite, gradient_norm));
-        }
-        if !(trains || meant) {
-            return Ok(ApplyOutcome { trains, ..self.skip(None, gradient_norm) });
+        let found = self.finish_gradients()?;
+        let gradients = Finished { trains: found.trains || meant, ..found };
+        if gradients.non_finite.is_some() || !gradients.trains {
+            return Ok(self.skip(gradients));
         }
         self.executor.refuse_gathered()?;
         self.executor.link().set_activity(Activity::Optimizing);
@@ -75,7 +66,7 @@ impl Rank {
         }
         let contract = std::mem::replace(&mut self.contract, Contract::new(self.settings.reduction));
         let (loss, scale) = (contract.loss(), contract.scale());
-        Ok(ApplyOutcome { loss, scale, gradient_norm, non_finite: None, trains: true })
+        Ok(ApplyOutcome { loss, scale, gradients })
     }
 
     /// Takes over weights that the caller stepped, by their ids in the first copy of each stage (members of a
@@ -118,9 +109,7 @@ impl Rank {
         self.executor.broadcast_weights()?;
         self.sharing.copy_first(&mut self.executor)?;
         self.forget();
-        if self.executor.is_sharded() {
-            self.executor.reshard_all()?;
-        }
+        self.executor.reshard_all()?;
         self.executor.release_all();
         self.follow_rules(observed)
     }
@@ -156,9 +145,9 @@ impl Rank {
     }
 
     /// Leaves the weights unchanged and drops the accumulated gradients.
-    fn skip(&mut self, non_finite: Option<NonFinite>, gradient_norm: Option<f64>) -> ApplyOutcome {
+    fn skip(&mut self, gradients: Finished) -> ApplyOutcome {
         let (loss, scale) = (self.contract.loss(), self.contract.scale());
         self.forget();
-        ApplyOutcome { loss, scale, gradient_norm, non_finite, trains: true }
+        ApplyOutcome { loss, scale, gradients }
     }
 }

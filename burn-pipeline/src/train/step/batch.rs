@@ -1,9 +1,9 @@
 //! Forwards and backwards of one batch on one rank.
 
-use super::contract::{Contract, evaluated_loss};
+use super::contract::Contract;
 use super::rank::Rank;
 use super::replicas;
-use crate::execute::{ExecuteError, Purpose, RankOutcome, ReplicaShare, Run};
+use crate::execute::{ExecuteError, Measured, Purpose, RankOutcome, ReplicaShare, Run};
 use crate::stage::{Accumulation, Microbatches};
 use crate::train::non_finite::{NonFinite, OnNonFinite};
 use burn_pipeline_plan::plan::CheckedPlan;
@@ -14,6 +14,8 @@ use std::time::Instant;
 pub(crate) struct BatchOutcome {
     /// What the rank's run returned. Outputs are those of an evaluation, or of a step whose outputs are wanted.
     pub(crate) run: RankOutcome,
+    /// What the rank measured; once processes have exchanged it, what each rank did, in rank order.
+    pub(crate) measured: Vec<Measured>,
     /// The batch's loss, the same on every rank.
     pub(crate) loss: f64,
     /// The first loss since the last step that is NaN or infinite, the same on every rank; none if the policy allows
@@ -69,22 +71,21 @@ impl Rank {
         let share = ReplicaShare { reduce: in_row && share.reduce, reduce_shards: in_row, ..share };
         let state = self.pinned_state(plan.plan())?;
         let mut run = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Step(step), began, share })?;
+        let mut measured = std::mem::take(&mut run.measured);
         self.refuse_changed(state)?;
-        let loss = self.contract.gather(&run.losses);
-        let scale = self.contract.scale_of(&run.losses);
+        let (loss, scale) = self.contract.gather(&run.losses);
         let non_finite = self.refused_number(self.contract.non_finite());
         if non_finite.is_some() && self.settings.on_non_finite == OnNonFinite::Error {
             // All ranks know all losses, so all of them stop here.
             self.forget();
-            return Ok(BatchOutcome { run, loss, non_finite, scale });
+            return Ok(BatchOutcome { run, measured: vec![measured], loss, non_finite, scale });
         }
         replicas::chain(&mut self.executor, &self.placement)?;
         self.executor.reduce_remaining(true)?;
         self.observed.extend(run.observed.iter().cloned());
         let stages = self.executor.stages().iter();
-        run.measured.activations =
-            stages.filter_map(|(&stage, held)| Some((stage, held.engine().activation()?))).collect();
-        Ok(BatchOutcome { run, loss, non_finite, scale })
+        measured.activations = stages.filter_map(|(&stage, held)| Some((stage, held.engine().activation()?))).collect();
+        Ok(BatchOutcome { run, measured: vec![measured], loss, non_finite, scale })
     }
 
     /// Refuses a stage that trains although the plan has no backward for it.
@@ -112,9 +113,10 @@ impl Rank {
         began: Instant,
         share: ReplicaShare,
     ) -> Result<BatchOutcome, ExecuteError> {
-        let seeding = Contract::new(self.settings.reduction).seeding(batch);
+        let mut contract = Contract::new(self.settings.reduction);
+        let seeding = contract.seeding(batch);
         let run = self.executor.run(Run { plan, batch, seeding, purpose: Purpose::Evaluation, began, share })?;
-        let loss = evaluated_loss(self.settings.reduction, &run.losses);
+        let (loss, _) = contract.gather(&run.losses);
         Ok(BatchOutcome { run, loss, ..BatchOutcome::default() })
     }
 }

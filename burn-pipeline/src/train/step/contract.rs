@@ -13,7 +13,8 @@ use crate::train::progress::Scaled;
 pub(super) struct Contract {
     reduction: Reduction,
     reference: Option<usize>,
-    scaled: Scaled,
+    /// How losses are scaled, the same for all batches of a step.
+    pub(super) scaled: Scaled,
     loss: f64,
     weight: f64,
     non_finite: Option<NonFinite>,
@@ -31,23 +32,17 @@ impl Contract {
         Seeding { reduction: self.reduction, reference_samples: reference, factor: self.scaled.factor }
     }
 
-    /// Sets how losses are scaled, the same for all batches of a step.
-    pub(super) fn set_scaled(&mut self, scaled: Scaled) {
-        self.scaled = scaled;
-    }
-
-    /// Returns true if a gradient that is not finite counts as an overflow of the loss scale.
-    pub(super) fn may_overflow(&self) -> bool {
-        self.scaled.may_overflow
-    }
-
-    /// Adds the losses of one batch, and returns that batch's own loss.
-    pub(super) fn gather(&mut self, losses: &[MicrobatchLoss]) -> f64 {
-        let (loss, weight) = totals(self.reduction, losses);
+    /// Adds the losses of one batch. Returns that batch's own loss, and the factor that turns its gradients into those
+    /// of that loss.
+    pub(super) fn gather(&mut self, losses: &[MicrobatchLoss]) -> (f64, f64) {
+        // Sums over microbatches, in their order.
+        let mean = self.reduction == Reduction::Mean;
+        let loss: f64 = losses.iter().map(|part| if mean { part.loss * part.weight } else { part.loss }).sum();
+        let weight: f64 = losses.iter().map(|part| part.weight).sum();
         self.non_finite = self.non_finite.take().or_else(|| NonFinite::among(losses));
         self.loss += loss;
         self.weight += weight;
-        mean(self.reduction, loss, weight)
+        (self.mean(loss, weight), self.scale_over(weight))
     }
 
     /// The first loss since the last step that is NaN or infinite.
@@ -57,17 +52,12 @@ impl Contract {
 
     /// The loss over all batches since the last step.
     pub(super) fn loss(&self) -> f64 {
-        mean(self.reduction, self.loss, self.weight)
+        self.mean(self.loss, self.weight)
     }
 
     /// The factor that turns accumulated gradients into those of [`Contract::loss`].
     pub(super) fn scale(&self) -> f64 {
         self.scale_over(self.weight)
-    }
-
-    /// The factor that turns gradients of one batch into those of its own loss.
-    pub(super) fn scale_of(&self, losses: &[MicrobatchLoss]) -> f64 {
-        self.scale_over(totals(self.reduction, losses).1)
     }
 
     fn scale_over(&self, weight: f64) -> f64 {
@@ -79,27 +69,14 @@ impl Contract {
         };
         scale / self.scaled.factor
     }
-}
 
-/// The loss of a batch that was only evaluated.
-pub(super) fn evaluated_loss(reduction: Reduction, losses: &[MicrobatchLoss]) -> f64 {
-    let (loss, weight) = totals(reduction, losses);
-    mean(reduction, loss, weight)
-}
-
-/// Sums over microbatches, in their order.
-fn totals(reduction: Reduction, losses: &[MicrobatchLoss]) -> (f64, f64) {
-    let weighted =
-        |part: &MicrobatchLoss| if reduction == Reduction::Mean { part.loss * part.weight } else { part.loss };
-    (losses.iter().map(weighted).sum(), losses.iter().map(|part| part.weight).sum())
-}
-
-fn mean(reduction: Reduction, loss: f64, weight: f64) -> f64 {
-    match reduction {
-        Reduction::Sum => loss,
-        // No token counts, so the loss is 0.
-        Reduction::Weighted if weight == 0.0 => 0.0,
-        Reduction::Mean | Reduction::Weighted => loss / weight,
+    fn mean(&self, loss: f64, weight: f64) -> f64 {
+        match self.reduction {
+            Reduction::Sum => loss,
+            // No token counts, so the loss is 0.
+            Reduction::Weighted if weight == 0.0 => 0.0,
+            Reduction::Mean | Reduction::Weighted => loss / weight,
+        }
     }
 }
 
@@ -127,7 +104,7 @@ mod tests {
         // Means over 3 and 2 samples of values 1..=5: the mean of all is 3.
         let (batch, mut contract) = (cut(5, 2), Contract::new(Reduction::Mean));
         let seeding = contract.seeding(&batch);
-        assert_eq!(contract.gather(&parts(&batch, &[2.0, 4.5])), 3.0);
+        assert_eq!(contract.gather(&parts(&batch, &[2.0, 4.5])).0, 3.0);
         // A gradient that is 1 a sample: seeds and scale give 1 over the batch.
         let gradient: f64 = (0..2).map(|i| seeding.seed(&batch, i) * 1.0).sum();
         assert!((gradient * contract.scale() - 1.0).abs() < 1e-15);

@@ -81,7 +81,7 @@ impl Rank {
             let weights = weights.map(|(id, weight)| (holders.piece_of(id), weight));
             // Buffers of members, and of replicas over which weights are cut, may differ.
             let (member, members) = (groups.members.member(), groups.members.size());
-            let replica = if groups.replicas.cuts_any(held.parameters()) { groups.replicas.member() } else { 0 };
+            let replica = if held.options().spread { groups.replicas.member() } else { 0 };
             let place = Some(member + members * (1 + replica));
             let buffers = held.buffers().into_iter().map(|(_, buffer)| (place, buffer));
             for (place, value) in weights.chain(buffers) {

@@ -10,7 +10,6 @@
 use super::replicas::copy_weights;
 use crate::execute::{ExecuteError, Executor};
 use crate::payload::AnyTensor;
-use crate::stage::ErasedStage;
 use burn::module::ParamId;
 use burn::tensor::{DType, TensorData};
 use burn_pipeline_plan::plan::Placement;
@@ -32,7 +31,6 @@ fn copy_buffers(executor: &mut Executor, placement: &Placement) -> Result<(), Ex
         return Ok(());
     }
     let (member, failed) = (groups.members.member(), |message| ExecuteError::Device { rank, message });
-    let own_of = |held: &dyn ErasedStage| groups.replicas.cuts_any(held.parameters());
     let mut own: Vec<Buffers> = Vec::new();
     for (stage, held) in executor.stages().iter().filter(|(stage, _)| placement.contains(**stage)) {
         if (replica, stage.route()) == (0, 0) {
@@ -44,7 +42,7 @@ fn copy_buffers(executor: &mut Executor, placement: &Placement) -> Result<(), Ex
     let first: HashMap<(usize, usize), Vec<_>> = rows.map(|(index, member, of)| ((index, member), of)).collect();
     for (&stage, held) in executor.stages().iter_mut() {
         let (own, Some(values)) = (held.buffers(), first.get(&(stage.index(), member))) else { continue };
-        if (replica, stage.route()) == (0, 0) || replica > 0 && own_of(held.as_ref()) {
+        if (replica, stage.route()) == (0, 0) || replica > 0 && held.options().spread {
             continue;
         }
         if own.len() != values.len() {

@@ -48,16 +48,14 @@ impl Rank {
 
     fn forward_state(&mut self) -> Result<BTreeMap<(StageId, String), TensorData>, ExecuteError> {
         let rank = self.number();
-        let state = self
-            .executor
-            .stages()
-            .iter()
-            .flat_map(|(&stage, held)| held.forward_state().into_iter().map(move |weight| (stage, weight)));
-        let read = |(stage, mut weight): (StageId, crate::stage::NamedWeight)| {
-            let value = weight.value.into_data().map_err(|message| ExecuteError::Device { rank, message })?;
-            Ok(((stage, weight.names.swap_remove(0)), value))
-        };
-        state.map(read).collect()
+        let mut state = BTreeMap::new();
+        for (&stage, held) in self.executor.stages().iter() {
+            for mut weight in held.forward_state() {
+                let value = weight.value.into_data().map_err(|message| ExecuteError::Device { rank, message })?;
+                state.insert((stage, weight.names.swap_remove(0)), value);
+            }
+        }
+        Ok(state)
     }
 
     /// Returns true if this rank runs the microbatches of each of its stages in order.

@@ -4,8 +4,7 @@
 //! 2. Copies of tied parameters are added, on each route of a bidirectional placement by itself.
 //! 3. The two copies of a stage in a bidirectional placement are added. This comes after step 2, since a sum of more
 //!    than two copies depends on their order, which differs between the routes.
-//! 4. Once, the members of a tensor-parallel group compare their gradients of weights that are whole on all of them
-//!    (`members`).
+//! 4. Once, the members of a tensor-parallel group compare their gradients of weights that are whole on all of them.
 //! 5. Everything is scaled by the loss contract.
 //! 6. Gradients are checked, once over all ranks: their norm, if it is limited, otherwise whether all are finite; and
 //!    whether there are any. Squares are added in the order of the model's stages and parameters, so every cut gives
@@ -21,15 +20,16 @@ use crate::train::non_finite::{NonFinite, OnNonFinite};
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// The result of checking the gradients of all ranks, the same on each.
 #[derive(Debug, Default)]
 pub(crate) struct Finished {
     /// Their norm before clipping, if they are clipped.
     pub(crate) norm: Option<f64>,
-    /// The loss or gradient that the policy does not allow.
+    /// The loss or gradient that the policy does not allow, and because of which weights are not stepped.
     pub(crate) non_finite: Option<NonFinite>,
-    /// True if this or an earlier step had gradients.
+    /// True if this or an earlier step had gradients, or a step without any was meant. If false, nothing is changed.
     pub(crate) trains: bool,
 }
 
@@ -44,6 +44,9 @@ struct Look {
     /// The parameter of the first non-finite gradient, if that is checked.
     odd: Option<String>,
 }
+
+/// A weight's stage and name, and the hash of its gradient if it has one.
+type Row = (usize, String, Option<u64>);
 
 impl Rank {
     /// Turns the accumulated gradients into those that the optimizer gets. All ranks call it.
@@ -71,8 +74,46 @@ impl Rank {
         self.executor.stages().values_mut().for_each(|stage| stage.gradients().scale(factor));
     }
 
+    /// In the first step: refuses gradients of whole weights that differ between the members of a group, bit for bit,
+    /// and names the weight, the same on all ranks. Losses show most differences sooner or later, but not a weight of
+    /// whose gradient each member computes only a part: the losses stay equal, but are those of another model.
+    fn compare_members_once(&mut self) -> Result<(), ExecuteError> {
+        let (rank, grid) = (self.number(), self.executor.grid());
+        // All ranks take part if any group has several members.
+        if grid.largest_group() < 2 || std::mem::replace(&mut self.members_compared, true) {
+            return Ok(());
+        }
+        let own = self.whole_gradients().map_err(|message| ExecuteError::Device { rank, message })?;
+        let table: Vec<Vec<Row>> = self.executor.gather(&own)?;
+        for (other, rows) in table.iter().enumerate() {
+            let first = grid.group_of(other).start;
+            let one = &table[first];
+            // Also if one of them has more weights than the other.
+            let odd = (0..one.len().max(rows.len())).find(|&place| one.get(place) != rows.get(place));
+            if let Some(row) = odd.and_then(|place| one.get(place).or(rows.get(place))) {
+                let (stage, parameter) = (row.0, row.1.clone());
+                return Err(ExecuteError::MembersDrift { rank, first, other, stage, parameter });
+            }
+        }
+        Ok(())
+    }
+
+    fn whole_gradients(&mut self) -> Result<Vec<Row>, String> {
+        let members = self.executor.members().clone();
+        let mut rows = Vec::new();
+        for (stage, held) in self.executor.stages().iter_mut() {
+            let mut seen = HashSet::new();
+            let parameters = held.named_parameters().into_iter();
+            for parameter in parameters.filter(|p| members.axis_of(p.id).is_none() && seen.insert(p.id)) {
+                let hash = held.gradients().get(parameter.id).map(AnyTensor::digest).transpose()?;
+                rows.push((stage.index(), parameter.name, hash));
+            }
+        }
+        Ok(rows)
+    }
+
     fn look_at_gradients(&mut self) -> Result<Finished, ExecuteError> {
-        let scaled = self.contract.may_overflow();
+        let scaled = self.contract.scaled.may_overflow;
         let refuses = scaled || self.settings.on_non_finite != OnNonFinite::Pass;
         let clips = self.settings.clip_norm.is_some();
         if self.trains && !refuses && !clips {
@@ -86,7 +127,8 @@ impl Rank {
         let norm = clips.then(|| looks.iter().flat_map(|look| look.squares.iter()).sum::<f64>().sqrt());
         let odd = looks.into_iter().find_map(|look| Some((look.stage, look.odd?)));
         let odd = odd.map(|(stage, name)| NonFinite::Gradient { stage, name: name.into() });
-        let of_gradients = NonFinite::of_norm(norm).or(odd);
+        let of_norm = norm.filter(|norm| !norm.is_finite()).map(|norm| NonFinite::Norm { norm });
+        let of_gradients = of_norm.or(odd);
         let non_finite = match self.contract.non_finite() {
             None if scaled => of_gradients,
             // Gradients of a loss that is not finite are not finite either.

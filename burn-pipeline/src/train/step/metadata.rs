@@ -8,7 +8,7 @@
 
 use super::rank::Rank;
 use crate::execute::{ExecuteError, Purpose, ReplicaShare, Run, Seeding, SpecCheck};
-use crate::link::{Activity, gather};
+use crate::link::Activity;
 use crate::payload::{AnyTensor, StageMetadata, StagePort, Validate};
 use crate::stage::{GradientStore, Microbatches, StageError};
 use crate::train::error::BuildError;
@@ -16,7 +16,6 @@ use burn_pipeline_plan::plan::{Action, CheckOptions, CheckedPlan, Op, Placement,
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The metadata of a rank's stages.
 type Metadata = BTreeMap<StageId, StageMetadata>;
 
 /// One microbatch per route: every `F` in the model's order, then every backward of the stages that train in reverse.
@@ -53,7 +52,8 @@ impl Rank {
     ) -> Result<Metadata, ExecuteError> {
         let declared = self.declared();
         let all_here = declared.len() == self.executor.stages().len();
-        let metadata = match self.all_declared(all_here)? {
+        let votes = self.executor.gather(&all_here)?;
+        let metadata = match votes.into_iter().all(|vote| vote) {
             true => declared,
             false => {
                 let found = self.run_on_zeros(plan, zeros)?;
@@ -73,14 +73,6 @@ impl Rank {
     fn declared(&mut self) -> Metadata {
         let stages = self.executor.stages().iter();
         stages.filter_map(|(&stage, held)| Some((stage, held.options().declared.as_ref()?.clone()))).collect()
-    }
-
-    /// Returns true if all stages of all ranks have declared their specs.
-    fn all_declared(&mut self, all_here: bool) -> Result<bool, ExecuteError> {
-        let deadline = self.executor.deadline();
-        self.executor.link().set_activity(Activity::Gathering);
-        let votes = gather(self.executor.link(), &all_here, deadline).map_err(|source| self.link_error(source))?;
-        Ok(votes.into_iter().all(|vote| vote))
     }
 
     fn run_on_zeros(&mut self, plan: &CheckedPlan, zeros: &[Microbatches]) -> Result<Metadata, ExecuteError> {

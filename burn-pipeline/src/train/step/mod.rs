@@ -5,11 +5,10 @@
 //! passes it on to all other ranks.
 //!
 //! Read `rank` (the type, and how a rank starts), `contract` (the loss of a batch), `batch` (forwards and backwards),
-//! `gradients` (sums over replicas, scaling, clipping), `members` (gradients compared within a group), `apply` (the
-//! optimizer's step, here or by the caller), `equal` (makes copies equal), `copies` (checks that they are); then
-//! `forward_state` (refused running statistics), `replicas` (bidirectional placements), `outputs` (outputs and
-//! gradients of the batch, sent between processes) and `metadata` (checks of tensor specs); and `recover` (after a
-//! failure).
+//! `gradients` (sums over replicas, scaling, clipping), `apply` (the optimizer's step, here or by the caller), `equal`
+//! (makes copies equal), `copies` (checks that they are); then `forward_state` (refused running statistics), `replicas`
+//! (bidirectional placements), `outputs` (outputs, gradients of the batch and weights, sent between processes) and
+//! `metadata` (checks of tensor specs); and `recover` (after a failure).
 
 mod apply;
 mod batch;
@@ -18,7 +17,6 @@ mod copies;
 mod equal;
 mod forward_state;
 mod gradients;
-mod members;
 mod metadata;
 mod outputs;
 mod panic;
@@ -29,8 +27,9 @@ mod replicas;
 pub(crate) use apply::ApplyOutcome;
 pub(crate) use batch::BatchOutcome;
 pub(crate) use copies::Drifted;
+pub(crate) use gradients::Finished;
 pub(crate) use metadata::metadata_plan;
-pub(crate) use outputs::{deliver_of_batch, deliver_outputs};
+pub(crate) use outputs::{deliver, deliver_of_batch, deliver_outputs};
 pub(crate) use panic::caught;
 pub(crate) use rank::{Rank, Settings};
 pub(crate) use recover::Recovered;

@@ -1,4 +1,4 @@
-//! Sends what ranks computed of microbatches, outputs or gradients of the batch, to the ranks that want it.
+//! Sends what ranks have of stages to the ranks that want it: outputs, gradients of the batch, or weights.
 //!
 //! Guarantees: it is sent to no other rank, and ranks cannot deadlock.
 //!
@@ -26,7 +26,7 @@ pub(crate) fn deliver_outputs(
 ) -> Result<Vec<(usize, Payload)>, ExecuteError> {
     let stage = StageId::new(rank.placement.stages() - 1);
     let computed = outputs.into_iter().map(|(microbatch, output)| ((stage, microbatch), output)).collect();
-    let all = deliver(rank, computed, wanted)?;
+    let all = deliver(rank, computed, wanted, |_| MessageKind::Output)?;
     Ok(all.into_iter().map(|((_, microbatch), output)| (microbatch, output)).collect())
 }
 
@@ -34,19 +34,27 @@ pub(crate) fn deliver_outputs(
 /// otherwise none.
 pub(crate) fn deliver_of_batch(rank: &mut Rank, own: Computed) -> Result<Computed, ExecuteError> {
     let first = rank.executor.stages().keys().any(|stage| stage.index() == 0);
-    deliver(rank, own, first)
+    deliver(rank, own, first, |_| MessageKind::Output)
 }
 
-/// Callers gather their outcomes afterwards, so no rank leaves before its payloads are received.
-fn deliver(rank: &mut Rank, computed: Computed, wanted: bool) -> Result<Computed, ExecuteError> {
+/// Returns what all ranks have, by stage and microbatch, if this one wants it, otherwise nothing. Callers gather
+/// afterwards, so no rank leaves before its payloads are received.
+/// `kind` is that of a message, by its position among all.
+pub(crate) fn deliver(
+    rank: &mut Rank,
+    computed: Computed,
+    wanted: bool,
+    kind: fn(usize) -> MessageKind,
+) -> Result<Computed, ExecuteError> {
     let me = rank.number();
     let mut here: BTreeMap<(StageId, usize), Payload> = computed.into_iter().collect();
     let own: (bool, Vec<(StageId, usize)>) = (wanted, here.keys().copied().collect());
     let table = rank.executor.gather(&own)?;
     let wanting: Vec<usize> = (0..table.len()).filter(|&rank| table[rank].0).collect();
     let holders = table.into_iter().enumerate().flat_map(|(rank, (_, row))| row.into_iter().map(move |i| (i, rank)));
-    for ((stage, microbatch), from) in holders.collect::<BTreeMap<(StageId, usize), usize>>() {
-        let header = Header { stage, microbatch, kind: MessageKind::Output };
+    let holders: BTreeMap<(StageId, usize), usize> = holders.collect();
+    for (index, ((stage, microbatch), from)) in holders.into_iter().enumerate() {
+        let header = Header { stage, microbatch, kind: kind(index) };
         for &to in wanting.iter().filter(|&&to| to != from) {
             if from == me {
                 let Some(payload) = here.get(&(stage, microbatch)).cloned() else { continue };

@@ -21,25 +21,27 @@ pub(super) type Statistics = BTreeMap<StageId, HashMap<ParamId, AnyTensor>>;
 /// What the user chose that ranks read in each step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Settings {
-    /// What the loss is over a microbatch.
     pub(crate) reduction: Reduction,
     /// The maximum norm of the gradients over all ranks.
     pub(crate) clip_norm: Option<f64>,
-    /// The policy for non-finite losses and gradients.
     pub(crate) on_non_finite: OnNonFinite,
     /// Which tensors at stage boundaries are compared with the stages' metadata.
     pub(crate) validate: Validate,
-    /// True if any process wants the last stage's outputs of training steps.
+    /// True if this process wants the last stage's outputs of training steps; on a rank, if any process does.
     pub(crate) outputs: bool,
 }
 
-/// One rank of a training job.
-#[derive(Debug)]
+impl Settings {
+    /// Returns true if the stages' metadata must be learned before they train.
+    pub(crate) fn learns_metadata(&self) -> bool {
+        self.validate != Validate::Off
+    }
+}
+
 pub(crate) struct Rank {
     pub(super) executor: Executor,
     pub(super) placement: Placement,
     pub(super) settings: Settings,
-    /// Losses since the last step.
     pub(super) contract: Contract,
     pub(super) sharing: Sharing,
     /// The step of the next batch, counted from 1.
@@ -71,12 +73,6 @@ struct Standby {
     sharing: Sharing,
 }
 
-impl std::fmt::Debug for Standby {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Standby").field("placement", &self.placement).finish_non_exhaustive()
-    }
-}
-
 impl Rank {
     /// Starts a rank. All ranks do it with the same declarations.
     ///
@@ -99,19 +95,17 @@ impl Rank {
         let started = Self::agree(&mut executor, &placement, shared, shard_all);
         // Abort while the link exists: a rank that only closed it would give no reason.
         let sharing = started.inspect_err(|error| executor.fail(error))?;
-        let (contract, observed) = (Contract::new(settings.reduction), Vec::new());
-        let (members_compared, copies_compared) = (false, false);
         Ok(Self {
             executor,
             placement,
             settings,
-            contract,
+            contract: Contract::new(settings.reduction),
             sharing,
             step: 1,
-            observed,
+            observed: Vec::new(),
             trains: false,
-            members_compared,
-            copies_compared,
+            members_compared: false,
+            copies_compared: false,
             statistics: None,
             statistics_end: false,
             changes_weights: false,
@@ -143,7 +137,6 @@ impl Rank {
         Ok(reports)
     }
 
-    /// Swaps running and standby stages.
     pub(crate) fn swap(&mut self) {
         let Some(standby) = &mut self.standby else { return };
         self.executor.swap(&mut standby.aside);
@@ -151,7 +144,6 @@ impl Rank {
         std::mem::swap(&mut self.sharing, &mut standby.sharing);
     }
 
-    /// Drops the standby stages.
     pub(crate) fn dismiss(&mut self) {
         self.standby = None;
     }
@@ -182,7 +174,6 @@ impl Rank {
         self.executor.rank()
     }
 
-    /// Its data-parallel replica.
     pub(crate) fn replica(&self) -> usize {
         self.executor.grid().replica()
     }
@@ -198,7 +189,6 @@ impl Rank {
         self.executor.groups().of(stage).is_first()
     }
 
-    /// The rank's executor, which holds its stages.
     pub(crate) fn executor(&mut self) -> &mut Executor {
         &mut self.executor
     }
@@ -208,12 +198,10 @@ impl Rank {
         self.settings.outputs
     }
 
-    /// The placement of stages on ranks.
     pub(crate) fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// The tied parameters.
     pub(crate) fn sharing(&self) -> &Sharing {
         &self.sharing
     }
@@ -225,7 +213,7 @@ impl Rank {
 
     /// Sets how the losses of the next batch are scaled. All ranks must get the same value.
     pub(crate) fn scale_losses(&mut self, scaled: Scaled) {
-        self.contract.set_scaled(scaled);
+        self.contract.scaled = scaled;
     }
 
     /// Makes the forwards of the next batch draw random numbers from this seed, the stage and the microbatch only;
@@ -241,9 +229,6 @@ impl Rank {
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, ExecuteError>,
     ) -> Result<T, ExecuteError> {
-        if !self.executor.is_sharded() {
-            return read(self);
-        }
         self.executor.gather_all_shards()?;
         let result = read(self);
         self.executor.release_all();
@@ -257,9 +242,7 @@ impl Rank {
         self.forget();
         // From now on other parameters, or none, may be trained.
         self.trains = false;
-        if self.executor.is_sharded() {
-            self.executor.reshard_all()?;
-        }
+        self.executor.reshard_all()?;
         self.executor.release_all();
         Ok(())
     }

@@ -18,7 +18,6 @@ use crate::execute::ExecuteError;
 use crate::link::{Activity, LinkError};
 use burn_pipeline_plan::plan::StageId;
 
-/// The state of all ranks after recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Recovered {
     /// What was accumulated since the last step is gone.
@@ -28,7 +27,6 @@ pub(crate) struct Recovered {
 }
 
 impl Rank {
-    /// Records the start of a call.
     pub(crate) fn begin_call(&mut self) {
         self.changes_weights = false;
         // Not earlier: until all ranks have ended a call, it may be undone.

@@ -26,27 +26,29 @@ const TOGETHER: usize = 4 << 20;
 #[derive(Default)]
 struct Mailbox(HashMap<StageId, Payload>);
 
-/// Every stage of this rank with its copy on the other route, in model order.
-fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(StageId, StageId)> {
+/// Every stage of this rank with its copy on the other route and the rank that holds it, in model order.
+fn pairs(executor: &mut Executor, placement: &Placement) -> Vec<(StageId, StageId, usize)> {
     if placement.routes() < 2 {
         return Vec::new();
     }
-    let other = |stage: StageId| (stage, StageId::in_route(1 - stage.route(), stage.index()));
-    let mut pairs: Vec<(StageId, StageId)> = executor.stages().keys().copied().map(other).collect();
-    pairs.sort_by_key(|(stage, _)| (stage.index(), stage.route()));
+    let grid = executor.grid();
+    let pair = |&stage: &StageId| {
+        let other = StageId::in_route(1 - stage.route(), stage.index());
+        (stage, other, grid.rank_of(placement.rank_of(other)))
+    };
+    let mut pairs: Vec<(StageId, StageId, usize)> = executor.stages().keys().map(pair).collect();
+    pairs.sort_by_key(|(stage, ..)| (stage.index(), stage.route()));
     pairs
 }
 
 /// Gives every stage's copy on route 1 the weights of route 0.
 pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let (pairs, mut mailbox) = (pairs(executor, placement), Mailbox::default());
-    for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.route() == 0) {
+    for &(stage, other, to) in pairs.iter().filter(|(stage, ..)| stage.route() == 0) {
         let weights = executor.stages()[&stage].weights().into_iter().map(|(_, weight)| weight).collect::<Vec<_>>();
-        let to = holder(executor, placement, other);
         mailbox.send(executor, to, other, weights.into_payload())?;
     }
-    for &(stage, other) in pairs.iter().filter(|(stage, _)| stage.route() == 1) {
-        let from = holder(executor, placement, other);
+    for &(stage, _, from) in pairs.iter().filter(|(stage, ..)| stage.route() == 1) {
         let weights = mailbox.receive(executor, stage, from)?;
         if let Some(held) = executor.stages().get_mut(&stage) {
             held.set_weights(weights);
@@ -58,18 +60,16 @@ pub(super) fn copy_weights(executor: &mut Executor, placement: &Placement) -> Re
 /// Replaces the gradients of every stage by the sum over its two copies, a few parameters at a time.
 pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     let (pairs, mut mailbox) = (pairs(executor, placement), Mailbox::default());
-    let together: Vec<Vec<Vec<ParamId>>> = pairs.iter().map(|(stage, _)| together(executor, *stage)).collect();
+    let together: Vec<Vec<Vec<ParamId>>> = pairs.iter().map(|(stage, ..)| together(executor, *stage)).collect();
     for part in 0..together.iter().map(Vec::len).max().unwrap_or_default() {
         let parts = || pairs.iter().zip(&together).filter_map(|(pair, parts)| Some((pair, parts.get(part)?)));
-        for (&(stage, other), parameters) in parts() {
-            let to = holder(executor, placement, other);
+        for (&(stage, other, to), parameters) in parts() {
             let gradients = gathered(executor, stage, parameters);
             // Scaling by 1 makes a copy: the other rank reads the copies while this one adds to its own in place.
             let gradients: Vec<_> = gradients.into_iter().map(|own| own.map(|own| own.scale(1.0))).collect();
             mailbox.send(executor, to, other, gradients.into_payload())?;
         }
-        for (&(stage, other), parameters) in parts() {
-            let from = holder(executor, placement, other);
+        for (&(stage, _, from), parameters) in parts() {
             let theirs: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
             let Some(held) = executor.stages().get_mut(&stage) else { continue };
             for (&id, theirs) in parameters.iter().zip(theirs) {
@@ -197,9 +197,4 @@ impl Mailbox {
         let rank = executor.rank();
         T::from_payload(payload).map_err(|e| ExecuteError::Decode { rank, message: e.to_string() })
     }
-}
-
-/// The rank of this pipeline that holds a stage.
-fn holder(executor: &Executor, placement: &Placement, stage: StageId) -> usize {
-    executor.grid().rank_of(placement.rank_of(stage))
 }

@@ -3,21 +3,20 @@
 //! Guarantees: an error leaves the running pipeline unchanged, on all ranks alike, unless a rank was lost. Weights,
 //! optimizer state and progress are carried over to the last bit.
 //!
-//! 1. [`Pipeline::stand_by`]: every rank builds its other stages beside the running ones, on the same thread and link.
-//!    If one fails, none keeps them. Ranks agree on them as at the start of a pipeline ([`Rank::stand_by`]).
-//! 2. [`Pipeline::change_places`]: a checkpoint is saved, standby and running stages are swapped, and the new running
-//!    ones load it. This can be repeated, both ways.
-//! 3. [`Pipeline::dismiss`]: standby stages are dropped. Until then both are in memory.
+//! Every rank builds its other stages on the thread and link of the running ones, and agrees on them as at the start of
+//! a pipeline ([`Rank::stand_by`]); if one fails, none keeps them. Weights move through a checkpoint, both ways and
+//! repeatedly. Both are in memory until the standby is dismissed.
 
-use super::builder::Builder;
-use super::rank::Blueprint;
+use super::agree::first_failure;
+use super::decision::AutoError;
 use crate::execute::ExecuteError;
-use crate::train::checkpoint::{Checkpoint, CheckpointError, Checkpoints};
+use crate::train::checkpoint::{Checkpoint, Checkpoints};
 use crate::train::control::Command;
-use crate::train::error::{BuildError, PipelineError};
+use crate::train::error::PipelineError;
 use crate::train::facts::StageFacts;
 use crate::train::pipeline::Pipeline;
-use crate::train::plans::{Plans, Source, split_stages};
+use crate::train::plans::Plans;
+use crate::train::setup::{Blueprint, Builder};
 use crate::train::shared::SharedReport;
 use crate::train::stages::Stages;
 use crate::train::step::Rank;
@@ -26,60 +25,33 @@ use std::time::Instant;
 
 /// Plans and stages on standby: a pipeline could run them instead of its own.
 #[derive(Debug)]
-pub(crate) struct Standby {
+pub(super) struct Standby {
     plans: Plans,
     stages: Stages,
     learns_metadata: bool,
     cut: Option<Partition>,
 }
 
-/// Why other stages cannot be run.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MoveError {
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    #[error("rank {rank} cannot build the other stages: {message}")]
-    Stages { rank: usize, message: String },
-    #[error("a stage's module was replaced, and the other stages have the old one")]
-    Replaced,
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    #[error(transparent)]
-    Pipeline(#[from] PipelineError),
-}
-
 impl Pipeline {
-    /// Builds stages with this builder for `source`, and keeps them on standby beside the running ones.
-    pub(crate) fn stand_by(&mut self, builder: &Builder, source: Source) -> Result<Standby, MoveError> {
+    /// Builds stages with this builder for these plans, and keeps them on standby beside the running ones.
+    pub(super) fn stand_by(&mut self, builder: &Builder, mut plans: Plans) -> Result<Standby, AutoError> {
         self.is_unchanged()?;
-        let skips = builder.skips_of(&source)?;
-        let mut plans = self.plans.moved(source, &skips)?;
-        let plan = plans.current()?;
-        let blueprint = Blueprint {
-            builder: builder.clone(),
-            placement: plans.placement().clone(),
-            splits: split_stages(plan.plan()),
-            plan: plan.clone(),
-            job: self.ranks.are_processes().then(Vec::new),
-            predicted: Vec::new(),
-        };
-        let built: Result<Vec<_>, MoveError> = self.ask(StandBy { blueprint })?.into_iter().collect();
-        let (facts, shared): (Vec<_>, Vec<_>) = built?.into_iter().unzip();
-        let stages = Stages::new(facts.concat(), shared.into_iter().next().unwrap_or_default());
+        let job = self.ranks.are_processes().then(Vec::new);
+        let blueprint = Blueprint { builder: builder.clone(), plan: plans.current()?, job, predicted: Vec::new() };
+        let built: Result<Vec<_>, AutoError> = self.ask(StandBy { blueprint })?.into_iter().collect();
+        let stages = Stages::of_ranks(built?, builder.input_gradients);
         stages.fit_together(plans.skips())?;
         plans.train_from(stages.first_trained())?;
-        if let Some((stage, last)) = stages.loss_inside() {
-            return Err(BuildError::LossInside { stage, last }.into());
-        }
+        stages.refuse_unused()?;
         if let Some(last) = stages.lacks_loss().filter(|_| self.stages.has_loss()) {
             return Err(PipelineError::NoLoss { last, ranks: self.placement().ranks() }.into());
         }
-        Ok(Standby { plans, stages, learns_metadata: self.wants_metadata, cut: builder.cut.clone() })
+        Ok(Standby { plans, stages, learns_metadata: self.settings.learns_metadata(), cut: builder.cut.clone() })
     }
 
     /// Runs the standby stages, with the weights, optimizer state and progress of the running ones, which become the
     /// standby.
-    pub(crate) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), MoveError> {
+    pub(super) fn change_places(&mut self, standby: &mut Standby, checkpoints: &Checkpoints) -> Result<(), AutoError> {
         self.is_unchanged()?;
         // The checkpoint that moves stages is not part of the job's history.
         let last = self.branch.last.clone();
@@ -97,8 +69,8 @@ impl Pipeline {
     }
 
     /// Checks that all stages hold the modules with which they were built.
-    fn is_unchanged(&self) -> Result<(), MoveError> {
-        if self.is_as_built { Ok(()) } else { Err(MoveError::Replaced) }
+    fn is_unchanged(&self) -> Result<(), AutoError> {
+        if self.is_as_built { Ok(()) } else { Err(AutoError::Replaced) }
     }
 
     fn swap(&mut self, standby: &mut Standby) -> Result<(), PipelineError> {
@@ -111,18 +83,17 @@ impl Pipeline {
     }
 
     /// Drops the standby stages.
-    pub(crate) fn dismiss(&mut self) -> Result<(), PipelineError> {
+    pub(super) fn dismiss(&mut self) -> Result<(), PipelineError> {
         self.ask(Dismiss).map(drop)
     }
 }
 
-/// Builds the other stages on each rank.
 struct StandBy {
     blueprint: Blueprint,
 }
 
 impl Command for StandBy {
-    type Reply = Result<(Vec<StageFacts>, Vec<SharedReport>), MoveError>;
+    type Reply = Result<(Vec<StageFacts>, Vec<SharedReport>), AutoError>;
     const NAME: &'static str = "building other stages";
     const RUNS_ON_WEIGHTS: bool = true;
 
@@ -132,14 +103,11 @@ impl Command for StandBy {
         let groups = rank.executor().groups().clone();
         let made = self.blueprint.make(rank.executor().link(), &device, &groups, outputs);
         let failure = made.as_ref().err().map(ToString::to_string);
-        let failures = rank.executor().gather(&failure)?;
-        let made = match (made, first(failures)) {
-            (Ok(made), None) => made,
-            (_, Some(failure)) => return Ok(Err(failure)),
-            (Err(error), None) => return Ok(Err(failed(rank, &error))),
-        };
-        let Blueprint { builder, placement, .. } = &self.blueprint;
-        let known = self.blueprint.facts(rank.executor().link(), made).and_then(|(stages, facts)| {
+        if let Some((rank, message)) = first_failure(rank.executor().gather(&failure)?) {
+            return Ok(Err(AutoError::OtherStages { rank, message }));
+        }
+        let (builder, placement) = (&self.blueprint.builder, self.blueprint.placement());
+        let known = self.blueprint.facts(rank.executor().link(), made?).and_then(|(stages, facts)| {
             let shared = rank.stand_by(stages, placement.clone(), &builder.shared, builder.sharded)?;
             Ok((facts, shared))
         });
@@ -147,23 +115,13 @@ impl Command for StandBy {
             Ok(known) => Ok(Ok(known)),
             // Every rank finds these in the same table.
             Err(error @ (ExecuteError::Handshake { .. } | ExecuteError::Shared { .. })) => {
-                Ok(Err(failed(rank, &error)))
+                Ok(Err(AutoError::OtherStages { rank: rank.number(), message: error.cause().to_string() }))
             }
             Err(error) => Err(error),
         }
     }
 }
 
-fn first(failures: Vec<Option<String>>) -> Option<MoveError> {
-    let failures = failures.into_iter().enumerate();
-    failures.filter_map(|(rank, failure)| Some(MoveError::Stages { rank, message: failure? })).next()
-}
-
-fn failed(rank: &Rank, error: &ExecuteError) -> MoveError {
-    MoveError::Stages { rank: rank.number(), message: error.cause().to_string() }
-}
-
-/// Swaps running and standby stages on each rank.
 struct Swap;
 
 impl Command for Swap {
@@ -176,7 +134,6 @@ impl Command for Swap {
     }
 }
 
-/// Drops the standby stages on each rank.
 struct Dismiss;
 
 impl Command for Dismiss {
