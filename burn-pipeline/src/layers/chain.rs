@@ -2,8 +2,7 @@
 //!
 //! A list is a type, not a vector of trait objects, because Burn's modules take generic visitors.
 //!
-//! 1. [`Start`] is the empty list. [`Then`] is a list with one more entry: a layer ([`One`]) or a repeated one
-//!    ([`Many`]).
+//! 1. [`Start`] is the empty list. [`Then`] is a list with one more entry: a layer, which may be repeated.
 //! 2. For a range of layers, a list makes a chain of modules of its own shape: [`Joined`] has an `Entry` for each,
 //!    most of them empty.
 //! 3. A forward passes through the whole chain. It reads its input where the stage's first layer is ([`Flow::Before`]),
@@ -11,8 +10,8 @@
 
 use super::carried::Carried;
 use super::context::{LayerContext, LayerGroups};
-use super::entered::{Entered, Many, One};
 use super::entry::Entry;
+use super::layer::{Layer, RunHeld};
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::{Names, named_weights};
 use crate::transparent::transparent;
@@ -22,6 +21,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The types of a list of layers; [`Sequential`](super::Sequential) makes them.
 pub trait Chain: Send + Sync + 'static {
@@ -91,26 +91,39 @@ impl<I> Debug for Start<I> {
 }
 
 /// A list with one more entry.
-#[derive(Debug)]
-pub struct Then<C, E> {
+pub struct Then<C: Chain, M, O> {
     pub(super) before: C,
-    pub(super) entry: E,
+    pub(super) layer: Arc<Layer<M, C::Output, O>>,
+    pub(super) run: RunHeld<M, C::Output, O>,
     /// How often the layer is repeated; `None` for a single one.
     pub(super) times: Option<usize>,
 }
 
-/// A list with one more layer.
-pub type ThenOne<C, M, O> = Then<C, One<M, <C as Chain>::Output, O>>;
-
-/// A list with one more layer, which is repeated.
-pub type ThenMany<C, M> = Then<C, Many<M, <C as Chain>::Output>>;
+impl<C: Chain + Debug, M, O> Debug for Then<C, M, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entry(&self.before).entry(&self.layer.name).finish()
+    }
+}
 
 /// The modules that a stage holds of a list with one more entry.
-#[derive(Clone, Debug)]
-pub struct Joined<A, E: Entered> {
+pub struct Joined<A: Links, M, O> {
     before: A,
-    entry: Entry<E::Module>,
-    run: E,
+    entry: Entry<M>,
+    layer: Arc<Layer<M, A::Output, O>>,
+    run: RunHeld<M, A::Output, O>,
+}
+
+impl<A: Links, M: Clone, O> Clone for Joined<A, M, O> {
+    fn clone(&self) -> Self {
+        let Self { before, entry, layer, run } = self;
+        Self { before: before.clone(), entry: entry.clone(), layer: layer.clone(), run: *run }
+    }
+}
+
+impl<A: Links, M: Debug, O> Debug for Joined<A, M, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entry(&self.before).entry(&self.entry).finish()
+    }
 }
 
 impl<I: Boundary> Chain for Start<I> {
@@ -127,10 +140,10 @@ impl<I: Boundary> Chain for Start<I> {
     }
 }
 
-impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
+impl<C: Chain, M: Module + Sync + 'static, O: Boundary> Chain for Then<C, M, O> {
     type Input = C::Input;
-    type Output = E::Output;
-    type Module = Joined<C::Module, E>;
+    type Output = O;
+    type Module = Joined<C::Module, M, O>;
 
     fn layers(&self) -> usize {
         self.before.layers() + self.times.unwrap_or(1)
@@ -138,7 +151,7 @@ impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
 
     fn make(&self, held: &Range<usize>, device: &Device, groups: &LayerGroups, seed: u64) -> Self::Module {
         let before = self.before.make(held, device, groups, seed);
-        let (start, layer) = (self.before.layers(), self.entry.layer());
+        let (start, layer) = (self.before.layers(), self.layer.clone());
         let own: Vec<usize> = (start..self.layers()).filter(|layer| held.contains(layer)).collect();
         let make = |&index: &usize| {
             let seed = seed.wrapping_mul(LAYERS).wrapping_add(index as u64);
@@ -151,7 +164,7 @@ impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
             first: own.first().map_or(0, |first| first - start),
             modules: own.iter().map(make).collect(),
         };
-        Joined { before, entry, run: self.entry.clone() }
+        Joined { before, entry, layer, run: self.run }
     }
 }
 
@@ -187,11 +200,11 @@ impl<I: Boundary> Links for Start<I> {
     }
 }
 
-impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
+impl<A: Links, M: Module + Sync + 'static, O: Boundary> Links for Joined<A, M, O> {
     type Input = A::Input;
-    type Output = E::Output;
+    type Output = O;
 
-    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<E::Output>, BoundaryError> {
+    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<O>, BoundaryError> {
         let flow = self.before.run(input, carried)?;
         if self.entry.modules.is_empty() {
             return Ok(match flow {
@@ -206,25 +219,25 @@ impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
             // A stage's layers are consecutive.
             Flow::After(_) => return Err(BoundaryError::Structure { expected: "consecutive layers" }),
         };
-        self.run.run(&self.entry.modules, value, carried).map(Flow::Between)
+        (self.run)(&self.layer, &self.entry.modules, value, carried).map(Flow::Between)
     }
 
     fn after_step(self, observed: &[Vec<f64>]) -> Self {
         let before = self.before.after_step(observed);
-        let entry = match &self.run.layer().rule {
+        let entry = match &self.layer.rule {
             Some(rule) => self.entry.changed(|module, position| rule(module, position, observed)),
             None => self.entry,
         };
-        Self { before, entry, run: self.run }
+        Self { before, entry, ..self }
     }
 
     fn has_rule(&self) -> bool {
-        self.before.has_rule() || (self.run.layer().rule.is_some() && !self.entry.modules.is_empty())
+        self.before.has_rule() || (self.layer.rule.is_some() && !self.entry.modules.is_empty())
     }
 
     fn ruled(&self) -> Vec<ParamId> {
         let mut ids = self.before.ruled();
-        if self.run.layer().rule.is_some() {
+        if self.layer.rule.is_some() {
             ids.extend(named_weights(&self.entry, &Names::default()).into_iter().map(|weight| weight.id));
         }
         ids
@@ -241,14 +254,14 @@ impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
             // The function takes the module only to put another one there.
             module.unwrap_or_else(|| panic!("the layer's new module is missing"))
         });
-        Self { before: chain, entry, run: self.run }
+        Self { before: chain, entry, ..self }
     }
 
     fn skip_capture(&self) -> Option<&'static str> {
-        let own = || self.entry.modules.iter().find_map(|module| self.run.layer().reason.as_ref()?(module));
+        let own = || self.entry.modules.iter().find_map(|module| self.layer.reason.as_ref()?(module));
         self.before.skip_capture().or_else(own)
     }
 }
 
 transparent!([I: Boundary] Start<I> {});
-transparent!([A: Links, E: Entered] Joined<A, E> { before, entry });
+transparent!([A: Links, M: Module + Sync + 'static, O: Boundary] Joined<A, M, O> { before, entry });
