@@ -76,9 +76,7 @@ impl Pipeline {
     /// stage uses, and those of another shape or kind. Also fails if a store cannot be read, a rule does not fit, or
     /// two stages claim a name. The pipeline is unchanged.
     pub fn load_pretrained(&mut self, weights: &Pretrained) -> Result<(), CheckpointError> {
-        if let Some((name, first, second)) = self.stages.claimed_twice() {
-            return Err(CheckpointError::SameName { name, first, second });
-        }
+        self.refuse_same_names()?;
         let fits = self.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
         let fitted = fits.and_then(Fit::of_all);

@@ -76,10 +76,14 @@ impl Pipeline {
         if self.training.is_mid_step() {
             return Err(CheckpointError::MidStep);
         }
-        if let Some((name, first, second)) = self.stages.claimed_twice() {
-            return Err(CheckpointError::SameName { name, first, second });
-        }
+        self.refuse_same_names()?;
         serde_json::to_string(beside).map_err(|e| CheckpointError::Beside(e.to_string()))
+    }
+
+    /// Refuses a name that two stages claim for parameters that are not tied.
+    pub(super) fn refuse_same_names(&self) -> Result<(), CheckpointError> {
+        let refused = |(name, first, second)| Err(CheckpointError::SameName { name, first, second });
+        self.stages.claimed_twice().map_or(Ok(()), refused)
     }
 
     /// Starts a checkpoint, or joins the one that rank 0 starts.

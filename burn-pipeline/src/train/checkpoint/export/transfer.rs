@@ -143,7 +143,7 @@ impl Transfer<'_> {
         let device = joined.first().filter(|_| sends)?.value.device();
         let as_written = |weight: NamedWeight| {
             let shape = weight.value.shape();
-            adapted(weight, shape, self.how.adapter())
+            adapted(weight, shape, self.how.adapter.as_ref())
         };
         let tensor = self.how.made(name, &own.source, joined.into_iter().map(as_written).collect());
         Some((tensor.map_err(|error| error.to_string()).and_then(data), device))

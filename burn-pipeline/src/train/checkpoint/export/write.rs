@@ -34,8 +34,10 @@ pub(super) fn data(tensor: Stored) -> Result<TensorData, String> {
 
 /// Writes tensors to a file, or a folder.
 pub(super) fn write(path: &Path, items: Vec<Item<'_>>, how: &Export) -> Result<(), CheckpointError> {
-    match (how.only_adapters(), how.shard()) {
-        (Some(adapters), _) => in_new_folder(path, |folder| write_adapters(folder, items, adapters, how.task())),
+    match (&how.adapters, how.shard) {
+        (Some(adapters), _) => {
+            in_new_folder(path, |folder| write_adapters(folder, items, adapters, how.task.as_deref()))
+        }
         (None, Some(most)) => in_new_folder(path, |folder| write_shards(folder, shards(items, most))),
         (None, None) => write_model(path, items),
     }
