@@ -79,10 +79,10 @@ impl Pipeline {
         self.refuse_same_names()?;
         let fits = self.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
-        let fitted = fits.and_then(Fit::of_all);
-        let fitted = fitted.and_then(|fitted| self.branch.given.refuse_unturned(&fitted).map(|()| fitted));
-        let fitted = self.finish(fitted)?;
-        self.branch.given.add(&weights.called, fitted);
+        let fit = fits.and_then(Fit::of_all);
+        let fit = fit.and_then(|fit| self.branch.given.refuse_unturned(&fit).map(|()| fit));
+        let fit = self.finish(fit)?;
+        self.branch.given.add(&weights.called, fit);
         Ok(())
     }
 
