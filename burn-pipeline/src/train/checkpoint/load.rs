@@ -9,7 +9,7 @@
 //! 3. Every rank adopts what it kept aside, or discards it ([`Finish`]).
 
 use super::error::CheckpointError;
-use super::pretrained::{Fit, Pretrained};
+use super::pretrained::{Fit, Opened, Pretrained};
 use super::scales::scales;
 use super::stored::{Checkpoint, Contents, Wanted, names_to_find};
 use super::types::refuse_infinite_copies;
@@ -168,7 +168,7 @@ impl Command for ReadPretrained {
 impl ReadPretrained {
     fn offer(&self, rank: &mut Rank) -> Result<Fit, CheckpointError> {
         let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
-        let mut opened = self.weights.open()?;
+        let mut opened = Opened::new(&self.weights)?;
         let mut scaled = HashMap::new();
         if opened.has_adapters() {
             for (&stage, held) in rank.executor().stages().iter_mut() {

@@ -36,22 +36,16 @@ pub(super) use factors::{adapts_rows_of, as_of_embedding, is_adapter, is_of_embe
 pub(super) use files::INDEX;
 pub(super) use fit::Fit;
 pub(super) use given::Given;
-pub(super) use opened::adapted;
+pub(super) use opened::{Opened, adapted};
 pub(super) use rules::Rules;
 pub(super) use source::Source;
 
-use super::error::CheckpointError;
 use burn::store::{ModuleAdapter, ModuleStore};
 use files::{File, in_folder};
-use opened::Opened;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 type Open = Arc<dyn Fn() -> Result<Vec<File>, String> + Send + Sync>;
-/// Why two stores may hold one name.
-const RENUMBERED: &str =
-    "; if both are `PytorchStore`s, each numbers its file's layers from 0: set `map_indices_contiguous(false)`";
 /// What checkpoints call a store that the user's code opens.
 const OPENED: &str = "a store that the program opens";
 type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -233,28 +227,5 @@ impl Pretrained {
         let used = matched(stored.iter().filter(|name| !self.ignores(name)).cloned().collect());
         let pairs = matched(stored).zip(used).into_iter().flat_map(|(all, used)| all.into_iter().zip(used));
         pairs.map(|(all, used)| all && !used).collect()
-    }
-
-    /// Opens the stores.
-    pub(super) fn open(&self) -> Result<Opened<'_>, CheckpointError> {
-        let (mut files, mut places) = (Vec::new(), BTreeMap::new());
-        for (store, open) in self.stores.iter().enumerate() {
-            let failed = |message| CheckpointError::Store { store, message };
-            for file in open().map_err(failed)? {
-                for name in &file.names {
-                    if places.insert(name.clone(), files.len()).is_some() {
-                        return Err(failed(format!("an earlier store holds `{name}` too{RENUMBERED}")));
-                    }
-                }
-                files.push((store, file));
-            }
-        }
-        let (tensors, matched) = self.rules.apply(places.keys().cloned())?;
-        // Rules of a base's other layers need not match adapters; the first rule is PEFT's own.
-        if self.adapters.is_none() || matched.first() != Some(&true) {
-            self.rules.all_matched(&matched)?;
-        }
-        let adapters = self.adapters.as_ref().map(Adapters::read).transpose()?;
-        Ok(Opened::new(self, files, places, tensors, adapters))
     }
 }

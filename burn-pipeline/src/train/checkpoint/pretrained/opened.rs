@@ -21,6 +21,10 @@ use burn::store::{ModuleAdapter, ModuleContext, bridge};
 use burn::tensor::{DType, Shape, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Why two stores may hold one name.
+const RENUMBERED: &str =
+    "; if both are `PytorchStore`s, each numbers its file's layers from 0: set `map_indices_contiguous(false)`";
+
 /// Open stores, and what was found in them so far.
 pub(in crate::train::checkpoint) struct Opened<'a> {
     from: &'a Pretrained,
@@ -36,19 +40,32 @@ pub(in crate::train::checkpoint) struct Opened<'a> {
 }
 
 impl<'a> Opened<'a> {
-    pub(super) fn new(
-        from: &'a Pretrained,
-        files: Vec<(usize, File)>,
-        places: BTreeMap<String, usize>,
-        tensors: Table,
-        adapters: Option<Adapters>,
-    ) -> Self {
+    /// Opens the stores.
+    pub(in crate::train::checkpoint) fn new(from: &'a Pretrained) -> Result<Self, CheckpointError> {
+        let (mut files, mut places) = (Vec::new(), BTreeMap::new());
+        for (store, open) in from.stores.iter().enumerate() {
+            let failed = |message| CheckpointError::Store { store, message };
+            for file in open().map_err(failed)? {
+                for name in &file.names {
+                    if places.insert(name.clone(), files.len()).is_some() {
+                        return Err(failed(format!("an earlier store holds `{name}` too{RENUMBERED}")));
+                    }
+                }
+                files.push((store, file));
+            }
+        }
+        let (tensors, matched) = from.rules.apply(places.keys().cloned())?;
+        // Rules of a base's other layers need not match adapters; the first rule is PEFT's own.
+        if from.adapters.is_none() || matched.first() != Some(&true) {
+            from.rules.all_matched(&matched)?;
+        }
+        let adapters = from.adapters.as_ref().map(Adapters::read).transpose()?;
         let mut opened = Self { from, files, places, tensors, adapters, fit: Fit::default() };
         opened.fit.idle = from.adapter.is_some().then(String::new);
         let used = |source: &Source| !source.names().into_iter().all(|name| from.ignores(name));
         let names = opened.tensors.iter().filter(|(_, source)| used(source)).map(|(name, _)| name);
         opened.fit.unused = names.map(|name| (name.clone(), format!("{name}{}", opened.stored_as(name)))).collect();
-        opened
+        Ok(opened)
     }
 
     /// Returns true if a folder of adapters alone is open.
