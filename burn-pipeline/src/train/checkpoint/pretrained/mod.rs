@@ -42,6 +42,8 @@ pub(super) use source::Source;
 
 use burn::store::{ModuleAdapter, ModuleStore};
 use files::{File, in_folder};
+use pattern::Pattern;
+use rules::{Fused, Rule};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -157,27 +159,27 @@ impl Pretrained {
     /// 16), ("value", 16)])`. The parts get their names in place of the pattern's last part. The sizes are along a
     /// dimension of the stored weight: 0 for PyTorch's linear layers, 1 for GPT-2's `Conv1D`. Biases are split too.
     pub fn split(mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
-        self.rules.split(whole, dim, parts);
+        self.rules.push(Rule::Split(Fused::new(whole, dim, parts)));
         self
     }
 
     /// Joins tensors that are stored in parts, and that the model has as one; with the arguments of
     /// [`Pretrained::split`].
     pub fn join(mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
-        self.rules.join(whole, dim, parts);
+        self.rules.push(Rule::Join(Fused::new(whole, dim, parts)));
         self
     }
 
     /// Reorders the rows (dimension 0) of stored queries or keys of this many heads, which rotate the two halves of a
     /// head (Hugging Face's), for a model that rotates neighbouring pairs (Burn's `RotaryEncoding`).
     pub fn halves_to_pairs(mut self, rows: &str, heads: usize) -> Self {
-        self.rules.turn(rows, heads, true);
+        self.rules.push(Rule::Turn { rows: Pattern::new(rows), heads, to_pairs: true });
         self
     }
 
     /// The inverse of [`Pretrained::halves_to_pairs`]: for stored pairs, and a model that rotates halves.
     pub fn pairs_to_halves(mut self, rows: &str, heads: usize) -> Self {
-        self.rules.turn(rows, heads, false);
+        self.rules.push(Rule::Turn { rows: Pattern::new(rows), heads, to_pairs: false });
         self
     }
 

@@ -20,7 +20,7 @@ pub(in crate::train::checkpoint) type Table = BTreeMap<String, Source>;
 
 /// One rule.
 #[derive(Clone, Debug)]
-enum Rule {
+pub(super) enum Rule {
     Rename(Renames),
     Split(Fused),
     Join(Fused),
@@ -37,7 +37,7 @@ enum Rule {
 
 /// A fused tensor and its parts, with their sizes along a dimension.
 #[derive(Clone, Debug)]
-struct Fused {
+pub(super) struct Fused {
     whole: Pattern,
     dim: usize,
     parts: Vec<(Pattern, usize)>,
@@ -57,16 +57,8 @@ impl Rules {
         }
     }
 
-    pub(super) fn split(&mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) {
-        self.0.push(Rule::Split(Fused::new(whole, dim, parts)));
-    }
-
-    pub(super) fn join(&mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) {
-        self.0.push(Rule::Join(Fused::new(whole, dim, parts)));
-    }
-
-    pub(super) fn turn(&mut self, rows: &str, heads: usize, to_pairs: bool) {
-        self.0.push(Rule::Turn { rows: Pattern::new(rows), heads, to_pairs });
+    pub(super) fn push(&mut self, rule: Rule) {
+        self.0.push(rule);
     }
 
     /// First, PEFT's adapters become Burn's.
@@ -137,7 +129,7 @@ impl Rules {
 }
 
 impl Fused {
-    fn new(whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
+    pub(super) fn new(whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
         let whole = Pattern::new(whole);
         let parts = parts.iter().map(|(name, size)| (whole.beside(name), *size)).collect();
         Self { whole, dim, parts }
@@ -201,44 +193,49 @@ impl Rule {
     fn apply(&self, name: String, source: Source, changed: &mut Changed) -> Result<(), String> {
         match self {
             Rule::Rename(renames) => {
-                let renamed = renames.renamed(&name)?;
-                changed.matched.extend(renamed.as_ref().map(|(line, _)| *line));
-                changed.insert(renamed.map_or(name, |(_, new)| new), source)
+                if let Some((line, new)) = renames.renamed(&name)? {
+                    changed.matched.insert(line);
+                    return changed.insert(new, source);
+                }
             }
-            Rule::Split(fused) => match fused.whole.find(&name) {
-                Some(found) => fused.split(&found, &source, changed),
-                None => changed.insert(name, source),
-            },
-            Rule::Join(fused) => match fused.part(&name) {
-                Some((place, found)) => {
+            Rule::Split(fused) => {
+                if let Some(found) = fused.whole.find(&name) {
+                    return fused.split(&found, &source, changed);
+                }
+            }
+            Rule::Join(fused) => {
+                if let Some((place, found)) = fused.part(&name) {
                     changed.matched.insert(0);
                     changed.waiting.entry(fused.whole.filled(&found)).or_default().insert(place, (found, source));
-                    Ok(())
+                    return Ok(());
                 }
-                None => changed.insert(name, source),
-            },
-            &Rule::Turn { ref rows, heads, to_pairs } if rows.find(&name).is_some() => {
-                changed.matched.insert(0);
-                let turned = |of| Source::Turned { of: Box::new(of), heads, to_pairs };
-                let source = if adapts_rows_of(&name).is_some() {
-                    // The columns of an adapter's second factor are the rows of what it adapts, as PyTorch stores it.
-                    turned(source.transposed()).transposed()
-                } else if is_adapter(&name) {
-                    source
-                } else {
-                    turned(source)
-                };
-                changed.insert(name, source)
             }
-            Rule::Turn { .. } => changed.insert(name, source),
-            &Rule::Adapters { to_burn } => match renamed(&name, to_burn)? {
-                Some(new) => {
+            Rule::Turn { rows, heads, to_pairs } => {
+                if rows.find(&name).is_some() {
                     changed.matched.insert(0);
-                    changed.insert(new, source.transposed())
+                    let turned = turned(&name, source, *heads, *to_pairs);
+                    return changed.insert(name, turned);
                 }
-                None => changed.insert(name, source),
-            },
+            }
+            Rule::Adapters { to_burn } => {
+                if let Some(new) = renamed(&name, *to_burn)? {
+                    changed.matched.insert(0);
+                    return changed.insert(new, source.transposed());
+                }
+            }
         }
+        changed.insert(name, source)
+    }
+}
+
+/// A tensor of this name with rotary halves and pairs exchanged.
+fn turned(name: &str, source: Source, heads: usize, to_pairs: bool) -> Source {
+    let turned = |of| Source::Turned { of: Box::new(of), heads, to_pairs };
+    match (adapts_rows_of(name), is_adapter(name)) {
+        // The columns of an adapter's second factor are the rows of what it adapts, as PyTorch stores it.
+        (Some(_), _) => turned(source.transposed()).transposed(),
+        (None, true) => source,
+        (None, false) => turned(source),
     }
 }
 
