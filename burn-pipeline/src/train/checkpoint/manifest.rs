@@ -142,8 +142,7 @@ impl Order {
         }
         let path = folder.join(MANIFEST);
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
-        let sealed: Sealed =
-            serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let sealed: Sealed = serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e))?;
         let Part { serial, after, progress } = sealed.checkpoint;
         Ok(Self { serial, after, steps: progress.steps })
     }
@@ -190,16 +189,15 @@ impl Manifest {
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(MANIFEST);
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
-        let value: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let damaged = |error| CheckpointError::damaged(&path, error);
+        let value: serde_json::Value = serde_json::from_slice(&text).map_err(damaged)?;
         // Other versions may have other fields, so the version is compared before the rest is parsed.
         let found = value["checkpoint"]["version"].as_u64().and_then(|found| u32::try_from(found).ok());
         if let Some(found) = found.filter(|&found| found != VERSION) {
             return Err(CheckpointError::Version { path, found, reads: VERSION });
         }
-        let sealed: Sealed =
-            serde_json::from_value(value).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-        let sum = sealed.checkpoint.sum().map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let sealed: Sealed = serde_json::from_value(value).map_err(damaged)?;
+        let sum = sealed.checkpoint.sum().map_err(damaged)?;
         let manifest = sealed.checkpoint;
         let whole = manifest.parameters.iter().all(|p| p.file < manifest.files.len() && !p.names.is_empty());
         let whole = whole && (manifest.base.is_some() || manifest.parameters.iter().all(|p| !p.in_base));

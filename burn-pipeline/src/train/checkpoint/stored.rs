@@ -7,7 +7,7 @@
 
 use super::digests::HeldDigest;
 use super::error::CheckpointError;
-use super::manifest::{Manifest, ParameterEntry, dtype_name};
+use super::manifest::{Manifest, ParameterEntry, StateEntry, dtype_name};
 use super::pretrained::is_adapter;
 use super::tensors::{Item, Tensors, write_model};
 use super::types::{as_type_of, fits};
@@ -293,35 +293,29 @@ impl Checkpoint {
             progress();
             for place in here {
                 let entry = &self.manifest.parameters[place];
-                let data = tensors.take(std::iter::once(entry.key()))?.remove(entry.key());
-                let described =
-                    |data: &TensorData| **data.shape() == *entry.shape && dtype_name(data.dtype()) == entry.dtype;
-                if !data.as_ref().is_some_and(described) {
+                let data = tensors.take(entry.key())?;
+                if **data.shape() != *entry.shape || dtype_name(data.dtype()) != entry.dtype {
                     let what = format!("its `{}` is not what the manifest describes", entry.key());
                     return Err(CheckpointError::damaged(&self.folder.join(&file.name), what));
                 }
-                let state = if with_optimizer { self.kept(entry, &tensors)? } else { ParameterState::new() };
-                read.extend(data.map(|data| (place, (data, state))));
+                let state = if with_optimizer { kept(entry, &tensors)? } else { ParameterState::new() };
+                read.insert(place, (data, state));
             }
         }
         Ok(read)
     }
+}
 
-    /// The saved optimizer state of a parameter.
-    fn kept(&self, entry: &ParameterEntry, tensors: &Tensors) -> Result<ParameterState, CheckpointError> {
-        let mut state = ParameterState::new();
-        for (field, kept) in &entry.state {
-            let value = match kept.value() {
-                Some(number) => Some(number),
-                None => {
-                    let key = ParameterEntry::state_key(entry.key(), field);
-                    tensors.take(std::iter::once(&*key))?.remove(&*key).map(StateValue::Tensor)
-                }
-            };
-            state.extend(value.map(|value| (field.clone(), value)));
-        }
-        Ok(state)
-    }
+/// The saved optimizer state of a parameter.
+fn kept(entry: &ParameterEntry, tensors: &Tensors) -> Result<ParameterState, CheckpointError> {
+    let value = |(field, kept): (&String, &StateEntry)| {
+        let value = match kept.value() {
+            Some(number) => number,
+            None => StateValue::Tensor(tensors.take(&ParameterEntry::state_key(entry.key(), field))?),
+        };
+        Ok((field.clone(), value))
+    };
+    entry.state.iter().map(value).collect()
 }
 
 /// The name that all copies of a tied parameter share.

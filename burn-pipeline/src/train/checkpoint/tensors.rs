@@ -11,7 +11,6 @@ use super::manifest::FileEntry;
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -48,8 +47,8 @@ pub(super) fn write(
         offset = end;
     }
     let about = about.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-    let header = Metadata::new(Some(about), header).map_err(|e| format(path, &e))?;
-    let mut header = serde_json::to_vec(&header).map_err(|e| format(path, &e))?;
+    let header = Metadata::new(Some(about), header).map_err(|e| CheckpointError::damaged(path, e))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| CheckpointError::damaged(path, e))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut out = Checked::create(path)?;
     out.write(&(header.len() as u64).to_le_bytes())?;
@@ -99,10 +98,6 @@ fn unstored(item: &Item<'_>) -> CheckpointError {
 /// The error for a tensor that differs from what another rank announced.
 fn other(name: &str) -> CheckpointError {
     CheckpointError::Device { name: name.to_owned(), message: "it is not as its rank announced it".to_owned() }
-}
-
-fn format(path: &Path, error: &dyn std::fmt::Display) -> CheckpointError {
-    CheckpointError::damaged(path, error.to_string())
 }
 
 /// Converts booleans to one byte each; leaves everything else unchanged.
@@ -193,23 +188,15 @@ impl Tensors {
         Ok(Self { path, buffer })
     }
 
-    /// Copies tensors out, by name.
-    pub(super) fn take<'n>(
-        &self,
-        names: impl Iterator<Item = &'n str>,
-    ) -> Result<HashMap<&'n str, TensorData>, CheckpointError> {
-        let tensors = SafeTensors::deserialize(&self.buffer).map_err(|e| format(&self.path, &e))?;
-        let mut taken = HashMap::new();
-        for name in names {
-            let view = tensors.tensor(name).map_err(|e| format(&self.path, &e))?;
-            let dtype = read_as(view.dtype()).ok_or_else(|| CheckpointError::ElementType {
-                name: name.to_owned(),
-                dtype: format!("{:?}", view.dtype()),
-            })?;
-            let data = TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype);
-            taken.insert(name, data);
-        }
-        Ok(taken)
+    /// Copies a tensor out.
+    pub(super) fn take(&self, name: &str) -> Result<TensorData, CheckpointError> {
+        let tensors = SafeTensors::deserialize(&self.buffer).map_err(|e| CheckpointError::damaged(&self.path, e))?;
+        let view = tensors.tensor(name).map_err(|e| CheckpointError::damaged(&self.path, e))?;
+        let dtype = read_as(view.dtype()).ok_or_else(|| CheckpointError::ElementType {
+            name: name.to_owned(),
+            dtype: format!("{:?}", view.dtype()),
+        })?;
+        Ok(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype))
     }
 }
 

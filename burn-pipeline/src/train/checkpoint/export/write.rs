@@ -133,6 +133,6 @@ fn write_shards(folder: &Path, shards: Vec<Vec<Item<'_>>>) -> Result<(), Checkpo
     }
     let path = folder.join(INDEX);
     let index = Index { metadata: Total { total_size }, weight_map };
-    let text = serde_json::to_string_pretty(&index).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+    let text = serde_json::to_string_pretty(&index).map_err(|e| CheckpointError::damaged(&path, e))?;
     write_durably(&path, format!("{text}\n").as_bytes())
 }
