@@ -170,10 +170,9 @@ impl Checkpoints {
             Vec::new()
         });
         for folder in &all[..all.len().saturating_sub(keep)] {
-            let mut doomed = folder.clone().into_os_string();
-            doomed.push(PARTIAL);
+            let doomed = folder.with_added_extension("partial");
             match fs::rename(folder, &doomed) {
-                Ok(()) => remove(Path::new(&doomed)),
+                Ok(()) => remove(&doomed),
                 Err(error) => tracing::warn!(folder = %folder.display(), %error, "an older checkpoint stays"),
             }
         }

@@ -190,12 +190,7 @@ impl Checkpoint {
         let read = self.read(&all, false, &mut || ())?;
         let key = |place: usize| self.manifest.parameters[place].key();
         let tensors: BTreeMap<&str, TensorData> = read.into_iter().map(|(at, (data, _))| (key(at), data)).collect();
-        let items = tensors.into_iter().map(|(name, data)| Item {
-            name: name.to_owned(),
-            dtype: data.dtype(),
-            shape: data.shape().to_vec(),
-            read: Box::new(move || Ok(data)),
-        });
+        let items = tensors.into_iter().map(|(name, data)| Item::of(name.to_owned(), data));
         write_model(path.as_ref(), items.collect())
     }
 
@@ -354,7 +349,6 @@ pub(super) type States = HashMap<ParamId, ParameterState>;
 mod tests {
     use super::*;
     use crate::train::checkpoint::tensors::write;
-    use burn::tensor::DType;
     use tempfile::tempdir;
 
     #[test]
@@ -362,9 +356,7 @@ mod tests {
         let folder = tempdir().unwrap();
         for (dtype, shape, fits) in [("f32", vec![2, 3], true), ("f32", vec![3, 2], false), ("i32", vec![2, 3], false)]
         {
-            let data = TensorData::new(vec![0f32; 6], [2, 3]);
-            let item =
-                Item { name: "x".into(), dtype: DType::F32, shape: vec![2, 3], read: Box::new(move || Ok(data)) };
+            let item = Item::of("x".into(), TensorData::new(vec![0f32; 6], [2, 3]));
             let file = write(&folder.path().join("stage.safetensors"), vec![item], &[], &mut || ()).unwrap();
             let mut manifest = Manifest::new(Progress::default(), "null".into(), "plan".into(), 1);
             manifest.files.push(file);

@@ -5,7 +5,7 @@
 //! 2. The checksum is computed while the file is written. A file counts as written only once it is synchronised.
 //! 3. A file is read as a whole, and its size and checksum are compared first, so no byte of a damaged one is used.
 
-use super::durable::synchronise_around;
+use super::durable::appear;
 use super::error::{CheckpointError, READING};
 use super::manifest::FileEntry;
 use burn::tensor::{BoolStore, DType, TensorData};
@@ -24,6 +24,12 @@ pub(super) struct Item<'a> {
 }
 
 impl Item<'_> {
+    /// A tensor whose values are on the host.
+    pub(super) fn of(name: String, data: TensorData) -> Self {
+        let (dtype, shape) = (data.dtype(), data.shape().to_vec());
+        Self { name, dtype, shape, read: Box::new(move || Ok(data)) }
+    }
+
     /// The size of its values.
     pub(super) fn bytes(&self) -> u64 {
         self.shape.iter().fold(self.dtype.size() as u64, |bytes, &size| bytes.saturating_mul(size as u64))
@@ -72,12 +78,8 @@ pub(super) fn in_file_order(a: (DType, &str), b: (DType, &str)) -> std::cmp::Ord
 
 /// Writes a model's weights for other programs, atomically.
 pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), CheckpointError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let written = write_file(partial, items);
-    let written = written.and_then(|()| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
-    let written = written.and_then(|()| synchronise_around(path));
+    let partial = path.with_added_extension("partial");
+    let written = write_file(&partial, items).and_then(|()| appear(&partial, path));
     written.inspect_err(|_| {
         // Keep the error of writing, not that of the clean-up.
         let _ = std::fs::remove_file(partial);

@@ -8,7 +8,7 @@
 //! 2. The folder is written under its name with `.partial`, and renamed.
 
 use super::how::Export;
-use crate::train::checkpoint::durable::{synchronise, synchronise_around, write_durably};
+use crate::train::checkpoint::durable::{appear, synchronise, write_durably};
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{ADAPTERS, Adapters, CONFIG, INDEX};
 use crate::train::checkpoint::tensors::{Item, in_file_order, write_file, write_model};
@@ -69,10 +69,7 @@ fn in_new_folder(
     let partial = &*folder.with_added_extension("partial");
     remove(partial);
     fs::create_dir(partial).map_err(CheckpointError::io("creating", partial))?;
-    let written = write(partial);
-    let written = written.and_then(|()| synchronise(partial));
-    let written = written.and_then(|()| fs::rename(partial, folder).map_err(CheckpointError::io("writing", folder)));
-    let written = written.and_then(|()| synchronise_around(folder));
+    let written = write(partial).and_then(|()| synchronise(partial)).and_then(|()| appear(partial, folder));
     written.inspect_err(|_| {
         // Keep the error of writing, not that of the clean-up.
         remove(partial);
