@@ -18,7 +18,7 @@
 //! write into its folder.
 
 use super::branch::{Branch, came_from, last_below};
-use super::durable::{create_durably, synchronise, write_durably};
+use super::durable::{appear, create_durably, synchronise, write_durably};
 use super::error::{CheckpointError, READING};
 use super::lock::{FolderLock, Saving};
 use super::manifest::{BaseEntry, Manifest, Order};
@@ -110,7 +110,9 @@ impl Checkpoints {
         let names = names(&self.root)?.into_iter().filter(|name| is_checkpoint(name));
         let complete = |name: String| Complete { order: Order::read(&self.root.join(&name)).ok(), name };
         let mut all: Vec<Complete> = names.map(complete).collect();
-        all.sort_by_key(|complete| (complete.order.map(|order| (order.serial, order.steps)), numbers(&complete.name)));
+        all.sort_by_key(|complete| {
+            (complete.order.map(|order| (order.serial, order.progress.steps)), numbers(&complete.name))
+        });
         Ok(all)
     }
 
@@ -232,8 +234,7 @@ impl Staging {
         synchronise(root)?;
         let (latest, beside) = (root.join(LATEST), root.join(format!("{LATEST}{PARTIAL}")));
         write_durably(&beside, self.name.as_bytes())?;
-        fs::rename(&beside, &latest).map_err(CheckpointError::io("writing", &latest))?;
-        synchronise(root)?;
+        appear(&beside, &latest)?;
         job.goes_on_from(&complete, serial);
         self.checkpoints.remove_old(&self.name);
         Ok(complete)

@@ -82,7 +82,7 @@ pub(super) enum StateEntry {
 }
 
 /// What a checkpoint holds.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) version: u32,
     /// The serial number among the folder's checkpoints, in order of completion; earlier versions wrote none.
@@ -110,61 +110,36 @@ pub(super) struct Manifest {
     pub(super) parameters: Vec<ParameterEntry>,
 }
 
+/// The file's contents: all, or a part of what the checkpoint's entries say.
 #[derive(Serialize, Deserialize)]
-struct Sealed {
-    crc32: u32,
-    checkpoint: Manifest,
+struct Sealed<T> {
+    #[serde(default)]
+    crc32: Option<u32>,
+    checkpoint: T,
 }
 
-/// A checkpoint's place in the order of all, from its manifest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A checkpoint's place in the order of all: the part of its manifest with these fields.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 pub(super) struct Order {
-    /// See [`Manifest`]. Checkpoints without one, of earlier versions, come first.
+    /// Checkpoints without one, of earlier versions, come first.
     pub(super) serial: Option<u64>,
-    /// See [`Manifest`].
     pub(super) after: Option<u64>,
-    /// Steps of the weights.
-    pub(super) steps: u64,
+    pub(super) progress: Progress,
 }
 
 impl Order {
     /// Reads it from a checkpoint's folder, without parsing the rest of the manifest.
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
-        #[derive(Deserialize)]
-        struct Sealed {
-            checkpoint: Part,
-        }
-        #[derive(Deserialize)]
-        struct Part {
-            serial: Option<u64>,
-            after: Option<u64>,
-            progress: Progress,
-        }
         let path = folder.join(MANIFEST);
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
-        let sealed: Sealed = serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e))?;
-        let Part { serial, after, progress } = sealed.checkpoint;
-        Ok(Self { serial, after, steps: progress.steps })
+        let sealed: Sealed<Self> = serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e))?;
+        Ok(sealed.checkpoint)
     }
 }
 
 impl Manifest {
     pub(super) fn new(progress: Progress, beside: String, plan: String, stages: usize) -> Self {
-        Self {
-            version: VERSION,
-            serial: None,
-            after: None,
-            progress,
-            beside,
-            plan,
-            stages,
-            optimizer: false,
-            base: None,
-            turned: BTreeMap::new(),
-            adapted: BTreeMap::new(),
-            files: Vec::new(),
-            parameters: Vec::new(),
-        }
+        Self { version: VERSION, progress, beside, plan, stages, ..Self::default() }
     }
 
     pub(super) fn sum(&self) -> Result<u32, serde_json::Error> {
@@ -180,7 +155,7 @@ impl Manifest {
     /// Writes it into a folder and synchronises the file.
     pub(super) fn write(self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(MANIFEST);
-        let text = self.sum().and_then(|crc32| serde_json::to_vec_pretty(&Sealed { crc32, checkpoint: self }));
+        let text = self.sum().and_then(|sum| serde_json::to_vec_pretty(&Sealed { crc32: Some(sum), checkpoint: self }));
         let text = text.map_err(|e| CheckpointError::Beside(e.to_string()))?;
         write_durably(&path, &text)
     }
@@ -196,13 +171,13 @@ impl Manifest {
         if let Some(found) = found.filter(|&found| found != VERSION) {
             return Err(CheckpointError::Version { path, found, reads: VERSION });
         }
-        let sealed: Sealed = serde_json::from_value(value).map_err(damaged)?;
+        let sealed: Sealed<Self> = serde_json::from_value(value).map_err(damaged)?;
         let sum = sealed.checkpoint.sum().map_err(damaged)?;
         let manifest = sealed.checkpoint;
         let whole = manifest.parameters.iter().all(|p| p.file < manifest.files.len() && !p.names.is_empty());
         let whole = whole && (manifest.base.is_some() || manifest.parameters.iter().all(|p| !p.in_base));
         let inside = manifest.files.iter().all(|file| Path::new(&file.name).file_name() == Some(file.name.as_ref()));
-        match sum == sealed.crc32 && whole && inside {
+        match Some(sum) == sealed.crc32 && whole && inside {
             true => Ok(manifest),
             false => Err(CheckpointError::damaged(&path, "its checksum does not match its contents")),
         }
