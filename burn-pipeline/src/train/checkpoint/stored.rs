@@ -26,7 +26,6 @@ use burn_pipeline_plan::plan::StageId;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 /// A complete checkpoint.
 #[derive(Clone, Debug)]
@@ -63,20 +62,6 @@ pub(super) struct Wanted<'a> {
     pub(super) held: &'a HashMap<ParamId, HeldDigest>,
     /// True if parameters in half precision may have masters, those that are frozen too.
     pub(super) masters: bool,
-}
-
-impl<'a> Wanted<'a> {
-    /// Everything of a single module.
-    fn of_module(weights: &'a [NamedWeight], contents: Contents, held: &'a HashMap<ParamId, HeldDigest>) -> Self {
-        let has_optimizer = contents == Contents::All;
-        Self { weights, stage: None, holders: alone(), contents, has_optimizer, held, masters: false }
-    }
-}
-
-/// The ranks that hold a module which is not cut.
-fn alone() -> Holders<'static> {
-    static ALONE: LazyLock<TensorGroup> = LazyLock::new(TensorGroup::alone);
-    Holders::new(&ALONE, &ALONE)
 }
 
 impl Checkpoint {
@@ -152,9 +137,7 @@ impl Checkpoint {
     /// Returns [`CheckpointError`] if a parameter is missing or has another shape or element type (half precision and
     /// f32 are converted, as by [`Pipeline::load`](crate::train::Pipeline::load)), or if a file is damaged.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
-        let weights = named_weights(&module, names);
-        let held = self.digests_of(&weights, alone());
-        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::Weights, &held), &mut || ())?;
+        let state = self.state_of(&named_weights(&module, names), Contents::Weights)?;
         Ok(with_weights(module, &state.weights))
     }
 
@@ -170,11 +153,20 @@ impl Checkpoint {
         names: &Names,
     ) -> Result<ModuleOptimizer, CheckpointError> {
         let weights = named_weights(module, names);
-        let held = self.digests_of(&weights, alone());
-        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::All, &held), &mut || ())?;
+        let state = self.state_of(&weights, Contents::All)?;
         let paths = weights.into_iter().map(|weight| (weight.id, weight.path)).collect();
         let states = state.optimizer.unwrap_or_default();
         with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
+    }
+
+    /// Returns what a module with these weights takes over, which is not cut.
+    fn state_of(&self, weights: &[NamedWeight], contents: Contents) -> Result<StageState, CheckpointError> {
+        let alone = TensorGroup::alone();
+        let holders = Holders::new(&alone, &alone);
+        let held = &self.digests_of(weights, holders);
+        let has_optimizer = contents == Contents::All;
+        let wanted = Wanted { weights, stage: None, holders, contents, has_optimizer, held, masters: false };
+        self.state_for(wanted, &mut || ()).map(|(state, _)| state)
     }
 
     /// Writes the weights of the whole model into one safetensors file, by their names; tied ones once, under the name

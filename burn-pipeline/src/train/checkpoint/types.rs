@@ -5,11 +5,11 @@
 //! optimizer state; one in f32 is rounded to half precision once, to nearest even. Optimizer state is never rounded,
 //! and other pairs of float types are refused. Integers get the model's type, booleans the device's.
 
+use super::digests::trained;
 use super::error::CheckpointError;
 use super::manifest::dtype_name;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, ParameterState, StageState, StateValue};
-use burn::module::ParamId;
 use burn::tensor::{DType, TensorData};
 
 /// Returns true if a parameter that was saved with the element type of this name can be loaded as `own`.
@@ -84,8 +84,7 @@ pub(super) fn refuse_infinite_copies(held: &dyn ErasedStage, state: &StageState)
         return Ok(());
     }
     // A frozen mask may well be infinite.
-    let trained: Vec<ParamId> = held.named_parameters().iter().filter(|p| p.trainable).map(|p| p.id).collect();
-    let copies = held.computed().into_iter();
+    let (trained, copies) = (trained(held), held.computed().into_iter());
     let copies = copies.filter(|(id, copy)| copy.dtype() == DType::F16 && trained.contains(id));
     let masters = copies.filter_map(|(id, _)| Some((id, state.weights.get(&id)?)));
     for (id, master) in masters.filter(|(_, master)| master.dtype() != DType::F16) {
