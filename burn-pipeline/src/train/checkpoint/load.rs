@@ -230,7 +230,7 @@ impl Command for Finish {
         }
         if self.adopt {
             rank.forget();
-            rank.sharing_mut().compare_again();
+            rank.sharing_mut().compared = false;
             if rank.executor().is_sharded() {
                 rank.executor().reshard_all()?;
             }

@@ -113,7 +113,6 @@ pub(super) struct Manifest {
 /// The file's contents: all, or a part of what the checkpoint's entries say.
 #[derive(Serialize, Deserialize)]
 struct Sealed<T> {
-    #[serde(default)]
     crc32: Option<u32>,
     checkpoint: T,
 }

@@ -1,6 +1,6 @@
 //! The reductions of groups: one value for all copies at the start, and one sum of gradients per step.
 
-use super::sharing::{Copy, Group, Sharing};
+use super::sharing::{Group, HeldParameter, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Activity, Header, MessageKind, TRANSFER};
 use crate::payload::AnyTensor;
@@ -11,8 +11,8 @@ impl Sharing {
     /// Gives every copy the value of the first one. All ranks must call it.
     pub(crate) fn copy_first(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
         for group in &self.groups {
-            let first = |executor: &mut Executor, copies: &[Copy]| {
-                let (stage, id) = (copies[0].stage, copies[0].id);
+            let first = |executor: &mut Executor, copies: &[HeldParameter]| {
+                let (stage, id) = (copies[0].stage, copies[0].id());
                 let weights = executor.stages().get(&stage).map(|held| held.weights()).unwrap_or_default();
                 weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
             };
@@ -21,11 +21,9 @@ impl Sharing {
             for (member, value) in group.members.iter().zip(values) {
                 let Some(value) = value else { continue };
                 for copy in &member.copies {
-                    executor
-                        .stages()
-                        .get_mut(&copy.stage)
-                        .into_iter()
-                        .for_each(|held| set(held.as_mut(), copy, &value));
+                    if let Some(held) = executor.stages().get_mut(&copy.stage) {
+                        set(held.as_mut(), copy, &value);
+                    }
                 }
             }
         }
@@ -40,7 +38,7 @@ impl Sharing {
                 let Some(sum) = sum else { continue };
                 for copy in &member.copies {
                     if let Some(held) = executor.stages().get_mut(&copy.stage) {
-                        held.gradients().set(copy.id, sum.clone());
+                        held.gradients().set(copy.id(), sum.clone());
                     }
                 }
             }
@@ -50,8 +48,8 @@ impl Sharing {
 }
 
 /// The sum of the gradients of this rank's copies of one parameter, added in model order.
-fn own_sum(executor: &mut Executor, copies: &[Copy]) -> Option<AnyTensor> {
-    let take = |copy: &Copy| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id);
+fn own_sum(executor: &mut Executor, copies: &[HeldParameter]) -> Option<AnyTensor> {
+    let take = |copy: &HeldParameter| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id());
     copies.iter().filter_map(take).reduce(AnyTensor::plus)
 }
 
@@ -59,7 +57,7 @@ fn own_sum(executor: &mut Executor, copies: &[Copy]) -> Option<AnyTensor> {
 fn reduce(
     executor: &mut Executor,
     group: &Group,
-    of: impl Fn(&mut Executor, &[Copy]) -> Option<AnyTensor>,
+    of: impl Fn(&mut Executor, &[HeldParameter]) -> Option<AnyTensor>,
 ) -> Result<Option<TensorList>, ExecuteError> {
     let rank = executor.rank();
     if !group.ranks.contains(&rank) {
@@ -82,7 +80,7 @@ fn reduce(
 }
 
 /// Sets one parameter's value, in every place of the module.
-fn set(held: &mut dyn ErasedStage, copy: &Copy, value: &AnyTensor) {
+fn set(held: &mut dyn ErasedStage, copy: &HeldParameter, value: &AnyTensor) {
     let weights = held.weights().into_iter();
-    held.set_weights(weights.map(|(id, weight)| if id == copy.id { value.clone() } else { weight }).collect());
+    held.set_weights(weights.map(|(id, weight)| if id == copy.id() { value.clone() } else { weight }).collect());
 }
