@@ -5,14 +5,14 @@
 //! 1. [`Start`] is the empty list. [`Then`] is a list with one more entry: a layer, which may be repeated.
 //! 2. For a range of layers, a list makes a chain of modules of its own shape: [`Joined`] has an `Entry` for each,
 //!    most of them empty.
-//! 3. A forward passes through the whole chain. It reads its input where the stage's first layer is ([`Flow::Before`]),
-//!    and writes its output after the last one ([`Flow::After`]).
+//! 3. A forward passes through the whole chain. It reads its input where the stage's first layer is, and keeps its
+//!    output after the last one; both are in [`Carried`].
 
 use super::carried::Carried;
 use super::context::{LayerContext, LayerGroups};
 use super::entry::Entry;
 use super::layer::{Layer, RunHeld};
-use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
+use crate::payload::{Boundary, BoundaryError};
 use crate::stage::{Names, named_weights};
 use crate::transparent::transparent;
 use burn::module::{Module, ParamId};
@@ -40,28 +40,18 @@ pub trait Chain: Send + Sync + 'static {
     fn make(&self, held: &Range<usize>, device: &Device, groups: &LayerGroups, seed: u64) -> Self::Module;
 }
 
-/// A value on its way through a stage's layers.
-#[derive(Debug)]
-pub enum Flow<T> {
-    /// The stage's first layer has not been reached.
-    Before(PayloadReader),
-    /// Between two of its layers.
-    Between(T),
-    /// The stage's last layer has been passed.
-    After(Payload),
-}
-
 /// The module that a stage holds of a list of layers.
 pub trait Links: Module + Sync + 'static {
     /// What the first layer takes.
     type Input: Boundary;
     /// What the last layer gives.
     type Output: Boundary;
-    /// Runs the layers that the stage holds.
+    /// Runs the layers that the stage holds. Returns the last layer's output if the stage holds it; the output of an
+    /// earlier one is in `carried`.
     ///
     /// # Errors
     /// Returns [`BoundaryError`] if the input is not theirs.
-    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<Self::Output>, BoundaryError>;
+    fn run(&self, carried: &mut Carried) -> Result<Option<Self::Output>, BoundaryError>;
     /// Applies the layers' own rules.
     fn after_step(self, observed: &[Vec<f64>]) -> Self;
     /// Returns true if a layer has a rule.
@@ -175,8 +165,8 @@ impl<I: Boundary> Links for Start<I> {
     type Input = I;
     type Output = I;
 
-    fn run(&self, input: PayloadReader, _: &mut Carried) -> Result<Flow<I>, BoundaryError> {
-        Ok(Flow::Before(input))
+    fn run(&self, _: &mut Carried) -> Result<Option<I>, BoundaryError> {
+        Ok(None)
     }
 
     fn after_step(self, _: &[Vec<f64>]) -> Self {
@@ -204,22 +194,14 @@ impl<A: Links, M: Module + Sync + 'static, O: Boundary> Links for Joined<A, M, O
     type Input = A::Input;
     type Output = O;
 
-    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<O>, BoundaryError> {
-        let flow = self.before.run(input, carried)?;
+    fn run(&self, carried: &mut Carried) -> Result<Option<O>, BoundaryError> {
+        let value = self.before.run(carried)?;
         if self.entry.modules.is_empty() {
-            return Ok(match flow {
-                Flow::Before(input) => Flow::Before(input),
-                Flow::Between(value) => Flow::After(value.into_payload()),
-                Flow::After(output) => Flow::After(output),
-            });
+            value.into_iter().for_each(|value| carried.finish(value));
+            return Ok(None);
         }
-        let value = match flow {
-            Flow::Before(input) => carried.enter(input)?,
-            Flow::Between(value) => value,
-            // A stage's layers are consecutive.
-            Flow::After(_) => return Err(BoundaryError::Structure { expected: "consecutive layers" }),
-        };
-        (self.run)(&self.layer, &self.entry.modules, value, carried).map(Flow::Between)
+        let value = value.map_or_else(|| carried.enter(), Ok)?;
+        (self.run)(&self.layer, &self.entry.modules, value, carried).map(Some)
     }
 
     fn after_step(self, observed: &[Vec<f64>]) -> Self {

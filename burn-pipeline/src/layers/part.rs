@@ -1,7 +1,7 @@
 //! A stage of a model that is a list of layers: the module, and the stage with its loss.
 
 use super::carried::Carried;
-use super::chain::{Flow, Links};
+use super::chain::Links;
 use super::wiring::Wiring;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::{Loss, LossFunction, PayloadCheck, Stage, StageBox, StageFunction, check, without_rule};
@@ -35,13 +35,10 @@ transparent!([A: Links] Part<A> { chain });
 
 impl<A: Links> Part<A> {
     fn run(&self, input: Payload, extra: Payload) -> Result<Payload, BoundaryError> {
-        let (input, mut carried) = Carried::new(self.wiring.clone(), input, extra)?;
-        let output = match self.chain.run(input, &mut carried)? {
-            Flow::Between(value) => value.into_payload(),
-            Flow::After(output) => output,
-            Flow::Before(_) => return Err(BoundaryError::Missing { expected: "a layer" }),
-        };
-        Ok(carried.leave(output))
+        let mut carried = Carried::new(self.wiring.clone(), input, extra)?;
+        let output = self.chain.run(&mut carried)?;
+        output.into_iter().for_each(|output| carried.finish(output));
+        carried.leave()
     }
 }
 

@@ -120,9 +120,7 @@ impl Wiring {
         let output = kinds(last, &going, |receiver| receiver == stage + 1);
         Self { stage, stages: cut.len(), first: start, extras, coming, going, kinds: [input, output] }
     }
-}
 
-impl Wiring {
     /// Checks that a payload holds the extras that the stage's layers read.
     pub(super) fn check_extras(&self, payload: Payload) -> Result<(), BoundaryError> {
         let mut reader = PayloadReader::new(payload);
