@@ -80,14 +80,8 @@ impl<A: Links> Stage for Part<A> {
 
 /// A loss, and the check of its target.
 pub(super) struct LossOf<O> {
-    pub(super) loss: LossFunction<O>,
-    pub(super) target: PayloadCheck,
-}
-
-impl<O> Clone for LossOf<O> {
-    fn clone(&self) -> Self {
-        Self { loss: self.loss.clone(), target: self.target.clone() }
-    }
+    loss: LossFunction<O>,
+    target: PayloadCheck,
 }
 
 impl<O> LossOf<O> {
@@ -99,11 +93,14 @@ impl<O> LossOf<O> {
 
 /// Makes the stage of some layers; the last stage has the loss.
 pub(super) fn boxed<A: Links>(chain: A, wiring: Arc<Wiring>, loss: Option<&LossOf<A::Output>>) -> StageBox {
-    let function = match loss.cloned() {
+    let function = match loss {
         None => StageFunction::<Part<A>>::forward_only(),
-        Some(loss) => StageFunction::with_erased_loss(loss.target, move |output: Crossing, target| {
-            (loss.loss)(A::Output::from_payload(output.0)?, target)
-        }),
+        Some(LossOf { loss, target }) => {
+            let loss = loss.clone();
+            StageFunction::with_erased_loss(target.clone(), move |output: Crossing, target| {
+                loss(A::Output::from_payload(output.0)?, target)
+            })
+        }
     };
     let (own, kinds) = (wiring.clone(), wiring.kinds.clone());
     let extra = move |payload| own.check_extras(payload);
