@@ -197,7 +197,9 @@ impl<A: Links, M: Module + Sync + 'static, O: Boundary> Links for Joined<A, M, O
     fn run(&self, carried: &mut Carried) -> Result<Option<O>, BoundaryError> {
         let value = self.before.run(carried)?;
         if self.entry.modules.is_empty() {
-            value.into_iter().for_each(|value| carried.finish(value));
+            if let Some(value) = value {
+                carried.finish(value);
+            }
             return Ok(None);
         }
         let value = value.map_or_else(|| carried.enter(), Ok)?;

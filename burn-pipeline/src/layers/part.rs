@@ -36,8 +36,9 @@ transparent!([A: Links] Part<A> { chain });
 impl<A: Links> Part<A> {
     fn run(&self, input: Payload, extra: Payload) -> Result<Payload, BoundaryError> {
         let mut carried = Carried::new(self.wiring.clone(), input, extra)?;
-        let output = self.chain.run(&mut carried)?;
-        output.into_iter().for_each(|output| carried.finish(output));
+        if let Some(output) = self.chain.run(&mut carried)? {
+            carried.finish(output);
+        }
         carried.leave()
     }
 }
