@@ -66,10 +66,7 @@ impl Model {
         &self.text
     }
 
-    /// Checks the list.
-    ///
-    /// # Errors
-    /// Returns [`LayersError`] if it is no model.
+    /// Why the list is no model, if it is none.
     pub(crate) fn check(&self) -> Result<(), LayersError> {
         self.values.as_ref().as_ref().map(|_| ()).map_err(Clone::clone)
     }

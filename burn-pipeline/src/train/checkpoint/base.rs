@@ -42,11 +42,7 @@ impl Checkpoints {
         self
     }
 
-    /// How manifests name the base.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Base`] if it is not there, or among these checkpoints, which are cleaned up; and
-    /// [`CheckpointError::NothingLoaded`] without pretrained weights.
+    /// How manifests name the base, which must not be among these checkpoints, because they are cleaned up.
     pub(super) fn base_entry(&self, given: &Given) -> Result<Option<BaseEntry>, CheckpointError> {
         let base = match &self.base {
             None => return Ok(None),
@@ -65,10 +61,7 @@ impl Checkpoints {
 }
 
 impl Checkpoint {
-    /// How a manifest names this checkpoint as its base.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Base`] if the folder holds it no longer.
+    /// How a manifest names this checkpoint as its base, if the folder still holds it.
     pub(super) fn as_base(&self) -> Result<BaseEntry, CheckpointError> {
         let folder = self.folder();
         let lost = |what: String| CheckpointError::Base { base: folder.to_owned(), what };
@@ -79,9 +72,6 @@ impl Checkpoint {
     }
 
     /// The checkpoint that is the base, opened; `None` if there is none.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Base`] if it is not where it was, or another one is there.
     pub(super) fn base(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         let Some(BaseEntry::Checkpoint { folder, digest }) = &self.manifest.base else { return Ok(None) };
         unchanged(Path::new(folder), digest).map(Some)
@@ -146,9 +136,6 @@ impl Checkpoint {
     }
 
     /// Reads what the base holds of these entries.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError`] if the base is not what it was, or damaged.
     pub(super) fn read_in_base(
         &self,
         places: &BTreeSet<usize>,

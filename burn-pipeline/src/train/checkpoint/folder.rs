@@ -148,10 +148,7 @@ impl Checkpoints {
         Ok(Staging { checkpoints: self.clone(), name, folder, leads: Some(Leads { _saving: saving, after, base }) })
     }
 
-    /// Joins a checkpoint that another process has started under this name.
-    ///
-    /// # Errors
-    /// Returns an error if it is not a checkpoint's name: a name from another process must not lead out of the folder.
+    /// Joins a checkpoint that another process has started under this name, which must not lead out of the folder.
     pub(super) fn join(&self, name: String) -> Result<Staging, CheckpointError> {
         if !is_ours(&name) {
             return Err(CheckpointError::elsewhere(0, format!("it named {name:?}, which is no checkpoint's name")));

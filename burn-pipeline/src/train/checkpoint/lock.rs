@@ -47,10 +47,6 @@ pub(super) struct Saving {
 impl FolderLock {
     /// Starts a save into a folder, and adds the folder's lock to the pipeline's own if it is new. `read` are the
     /// folders of the checkpoints that the pipeline has loaded.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::InUse`] if another process has the lock, or another pipeline of this process has it
-    /// or is saving there now.
     pub(super) fn of(root: &Path, own: &mut Vec<Self>, read: &BTreeSet<PathBuf>) -> Result<Saving, CheckpointError> {
         let root = root.canonicalize().map_err(CheckpointError::io("locking", root))?;
         let mut locked = locked();

@@ -23,9 +23,6 @@ pub(super) fn fits(saved: &str, own: &AnyTensor) -> bool {
 }
 
 /// A saved parameter in the type of `own`, with its optimizer state.
-///
-/// # Errors
-/// Returns [`CheckpointError`] if the state would be rounded, or the type cannot hold a value.
 pub(super) fn as_type_of(
     own: &AnyTensor,
     name: &str,
@@ -41,10 +38,7 @@ pub(super) fn as_type_of(
     converted(name, saved, own.dtype())
 }
 
-/// A tensor in another element type of its kind.
-///
-/// # Errors
-/// Returns [`CheckpointError::Range`] if the type cannot hold a value, which would become infinite or panic.
+/// A tensor in another element type of its kind. Refuses values that would become infinite, or panic.
 pub(super) fn converted(name: &str, data: TensorData, to: DType) -> Result<TensorData, CheckpointError> {
     let refused = || CheckpointError::Range { name: name.to_owned(), dtype: dtype_name(to) };
     if let Some(holds) = integers(to)
@@ -76,9 +70,6 @@ fn own_limit_below(dtype: DType, other: f64) -> bool {
 }
 
 /// Refuses values of masters whose rounded copies, with which a stage computes, would be infinite.
-///
-/// # Errors
-/// Returns [`CheckpointError::Range`] for the first of them.
 pub(super) fn refuse_infinite_copies(held: &dyn ErasedStage, state: &StageState) -> Result<(), CheckpointError> {
     if held.options().precision.is_none() {
         return Ok(());
@@ -129,10 +120,8 @@ fn whole_numbers(data: &TensorData) -> Box<dyn Iterator<Item = i128> + '_> {
     }
 }
 
-/// Widens the optimizer state of a parameter that was saved with another type.
-///
-/// # Errors
-/// Returns a message if it would be rounded: the next steps would not follow from what was saved.
+/// Widens the optimizer state of a parameter that was saved with another type. Refuses to round it: the next steps would
+/// not follow from what was saved.
 fn widen(name: &str, state: &mut ParameterState, own: DType) -> Result<(), String> {
     for (field, value) in state {
         let StateValue::Tensor(data) = value else { continue };

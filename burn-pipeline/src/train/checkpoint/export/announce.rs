@@ -41,9 +41,7 @@ pub(super) struct Own {
 type Row = (Vec<Entry>, Vec<bool>);
 
 /// Joins what all ranks announce, or why they cannot: every tensor once, with the rank that sends it, in writing order.
-///
-/// # Errors
-/// Returns the error of a rank, or [`CheckpointError::Rule`] for a rule that matched nothing on any rank.
+/// Refuses a rule that matched nothing on any rank.
 pub(super) fn joined(
     table: Vec<Result<Row, String>>,
     own: Result<Row, CheckpointError>,

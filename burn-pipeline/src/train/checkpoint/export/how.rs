@@ -129,9 +129,6 @@ impl Export {
 
     /// Weights in this form; `whole_shape` returns the shape of a whole one. What would be made alone of `copies`,
     /// which are written under the name of another copy, is left out. Factors of embeddings get their names in PEFT.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] if a rule does not fit.
     pub(super) fn form(
         &self,
         all: impl IntoIterator<Item = NamedWeight>,
@@ -182,10 +179,7 @@ impl Export {
         Ok(())
     }
 
-    /// Checks that every rule matched a tensor. Where adapters alone are written, renames of other layers need not.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] for the first that did not, or if there is no adapter.
+    /// Refuses a rule that matched no tensor. Where adapters alone are written, renames of other layers need not.
     pub(super) fn all_matched(&self, matched: &[bool]) -> Result<(), CheckpointError> {
         match (&self.adapters, matched.last()) {
             (Some(_), Some(true)) => Ok(()),
@@ -194,9 +188,6 @@ impl Export {
     }
 
     /// The tensor that the rules make of these, which the adapter has made.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] if sizes do not fit.
     pub(super) fn made(&self, name: &str, source: &Source, needed: Vec<Stored>) -> Result<Stored, CheckpointError> {
         let failed = |message| CheckpointError::Rule { rule: format!("makes `{name}`"), message };
         let mut tensor = source.tensor(&mut needed.into_iter()).map_err(failed)?;

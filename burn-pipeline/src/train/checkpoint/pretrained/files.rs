@@ -50,10 +50,7 @@ impl File {
         self.path.as_ref()?.file_name().map(|name| name.to_string_lossy().into_owned())
     }
 
-    /// One of its tensors.
-    ///
-    /// # Errors
-    /// Returns a message if the file cannot be opened, or does not hold the tensor.
+    /// One of its tensors; the first one opens the file.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Stored, String> {
         let path = self.path.clone().unwrap_or_default();
         let tensors = match &mut self.tensors {

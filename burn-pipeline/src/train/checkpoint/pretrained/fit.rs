@@ -29,11 +29,8 @@ pub(in crate::train::checkpoint) struct Fit {
 }
 
 impl Fit {
-    /// Joins the fits of all ranks, and checks that the stores fit the model.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, [`CheckpointError::Copies`] if copies of
-    /// a tied parameter would differ, or [`CheckpointError::IdleAdapter`] if an adapter changed nothing.
+    /// Joins the fits of all ranks, and refuses stores that do not fit the model, copies of a tied parameter that would
+    /// differ, and an adapter that changed nothing.
     pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<Fit, CheckpointError> {
         let all = fits.into_iter().reduce(|mut all, mut next| {
             all.missing.append(&mut next.missing);

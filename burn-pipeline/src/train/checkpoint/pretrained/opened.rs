@@ -76,10 +76,6 @@ impl<'a> Opened<'a> {
     /// Returns the values of a stage's parameters; of cut ones, this rank's pieces. What does not fit is recorded and
     /// left out. `copies` returns the names of all copies of a tied parameter, by a path; `scales` has those of the
     /// stage's adapters.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError`] if a tensor cannot be read, a parameter is stored twice with different values, its
-    /// type cannot hold a value, or an adapter computes something else in the model.
     pub(in crate::train::checkpoint) fn state_for(
         &mut self,
         held: &dyn ErasedStage,

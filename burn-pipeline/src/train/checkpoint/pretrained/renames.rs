@@ -32,10 +32,8 @@ impl Renames {
         &self.lines
     }
 
-    /// The line that renames this name, and the result; `None` if it stays.
-    ///
-    /// # Errors
-    /// Returns a message if the name is not one that the table leaves or makes.
+    /// The line that renames this name, and the result; `None` if it stays. A name that the table neither leaves nor
+    /// makes has no way back.
     pub(super) fn renamed(&self, name: &str) -> Result<Option<(usize, String)>, String> {
         let there = |name: &str| self.new_name(name).map(|(_, new)| new);
         if !self.back {

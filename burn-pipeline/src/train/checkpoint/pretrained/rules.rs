@@ -86,10 +86,6 @@ impl Rules {
 
     /// The table that the rules make of tensors with these names, and for each rule (of renames, each line) whether it
     /// matched one.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] if a rule is not well-formed, a part of a fused tensor is not there, or two
-    /// tensors get one name.
     pub(in crate::train::checkpoint) fn apply(
         &self,
         names: impl Iterator<Item = String>,
@@ -116,10 +112,7 @@ impl Rules {
         Ok((table, matched))
     }
 
-    /// Checks that every rule matched a tensor somewhere.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] for the first that did not.
+    /// Refuses a rule that matched no tensor anywhere.
     pub(in crate::train::checkpoint) fn all_matched(&self, matched: &[bool]) -> Result<(), CheckpointError> {
         let mut rules = self.0.iter().flat_map(Rule::said).zip(matched);
         let message = "it matches no tensor; patterns start at the start of a name".to_owned();
@@ -152,8 +145,7 @@ impl Fused {
 }
 
 impl Rule {
-    /// # Errors
-    /// Returns a message if the rule has no inverse, or its patterns are none.
+    /// Refuses a rule that has no inverse, or whose patterns are none.
     fn check(&self) -> Result<(), String> {
         let equal = |one: &Pattern, other: &Pattern| match one.holes()? == other.holes()? {
             true => Ok(()),

@@ -54,9 +54,6 @@ impl Source {
     }
 
     /// The tensor, made from those that it needs, in order.
-    ///
-    /// # Errors
-    /// Returns a message if a tensor has another size.
     pub(in crate::train::checkpoint) fn tensor(
         &self,
         needed: &mut impl Iterator<Item = Stored>,
