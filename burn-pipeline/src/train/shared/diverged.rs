@@ -77,9 +77,9 @@ impl Sharing {
 fn hash_of(executor: &mut Executor, copy: &HeldParameter) -> Result<Option<u64>, ExecuteError> {
     let rank = executor.rank();
     let Some(held) = executor.stages().get(&copy.stage) else { return Ok(None) };
-    let Some((_, weight)) = held.weights().into_iter().find(|(id, _)| *id == copy.id()) else { return Ok(None) };
-    let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
     let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id() && parameter.trainable);
+    let Some(value) = copy.value(executor) else { return Ok(None) };
+    let data = value.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
     let mut hasher = DefaultHasher::new();
     (data.as_bytes(), trains).hash(&mut hasher);
     Ok(Some(hasher.finish()))

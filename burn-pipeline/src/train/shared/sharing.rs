@@ -3,6 +3,7 @@
 use super::declare::SharedParameter;
 use super::report::SharedReport;
 use crate::execute::Executor;
+use crate::payload::AnyTensor;
 use crate::stage::{NamedParameter, Offered};
 use crate::tensor_parallel::TensorGroup;
 use burn::module::ParamId;
@@ -40,6 +41,12 @@ impl HeldParameter {
         let (shape, cut) = (group.whole_shape(id, shape.into()).to_vec(), group.axis_of(id));
         let bytes = shape.iter().product::<usize>() * dtype.size();
         Self { stage, id: id.val(), path, name, shape, cut, dtype: format!("{dtype:?}"), bytes, trainable }
+    }
+
+    /// Its value on this rank; `None` if another rank holds it.
+    pub(super) fn value(&self, executor: &mut Executor) -> Option<AnyTensor> {
+        let weights = executor.stages().get(&self.stage)?.weights();
+        weights.into_iter().find(|(id, _)| *id == self.id()).map(|(_, value)| value)
     }
 
     /// Its shape, element type, whether it is trained, and how it is cut, as text.
