@@ -15,7 +15,7 @@ use crate::train::checkpoint::tensors::{Item, in_file_order, write_file, write_m
 use burn::store::bridge;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::tensor::TensorData;
-use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Error, ErrorKind};
@@ -41,18 +41,6 @@ pub(super) fn write(path: &Path, items: Vec<Item<'_>>, how: &Export) -> Result<(
         (None, Some(most)) => in_new_folder(path, |folder| write_shards(folder, shards(items, most))),
         (None, None) => write_model(path, items),
     }
-}
-
-/// The index of a folder's files.
-#[derive(Serialize)]
-struct Index {
-    metadata: Total,
-    weight_map: BTreeMap<String, String>,
-}
-
-#[derive(Serialize)]
-struct Total {
-    total_size: u64,
 }
 
 fn in_new_folder(
@@ -128,8 +116,6 @@ fn write_shards(folder: &Path, shards: Vec<Vec<Item<'_>>>) -> Result<(), Checkpo
     if all == 1 {
         return Ok(());
     }
-    let path = folder.join(INDEX);
-    let index = Index { metadata: Total { total_size }, weight_map };
-    let text = serde_json::to_string_pretty(&index).map_err(|e| CheckpointError::damaged(&path, e))?;
-    write_durably(&path, format!("{text}\n").as_bytes())
+    let index = json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
+    write_durably(&folder.join(INDEX), format!("{index:#}\n").as_bytes())
 }
