@@ -144,7 +144,7 @@ impl Checkpoints {
         let name = (1..).map(|again| name_of(step, again)).find(|name| !taken(name)).unwrap_or_default();
         let folder = self.partial(&name);
         fs::create_dir(&folder).map_err(CheckpointError::io("creating", &folder))?;
-        let after = job.last.as_ref().filter(|(root, _)| root == saving.root()).map(|&(_, serial)| serial);
+        let after = job.last.as_ref().filter(|(root, _)| *root == saving.root).map(|&(_, serial)| serial);
         Ok(Staging { checkpoints: self.clone(), name, folder, leads: Some(Leads { _saving: saving, after, base }) })
     }
 
@@ -188,8 +188,10 @@ struct Complete {
 #[derive(Debug)]
 pub(super) struct Staging {
     checkpoints: Checkpoints,
-    name: String,
-    folder: PathBuf,
+    /// Its name once complete.
+    pub(super) name: String,
+    /// The folder into which ranks write their files.
+    pub(super) folder: PathBuf,
     /// In the process that started it.
     leads: Option<Leads>,
 }
@@ -205,16 +207,6 @@ struct Leads {
 }
 
 impl Staging {
-    /// The folder into which ranks write their files.
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Its name once complete.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Completes the checkpoint: steps 1 to 4 of the header. If another process started it, that process does this.
     /// Returns its folder.
     pub(super) fn commit(self, mut manifest: Manifest, job: &mut Branch) -> Result<PathBuf, CheckpointError> {

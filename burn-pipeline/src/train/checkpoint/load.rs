@@ -42,7 +42,7 @@ impl Pipeline {
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
-        self.branch.goes_on_from(checkpoint.folder(), checkpoint.serial());
+        self.branch.goes_on_from(checkpoint.folder(), checkpoint.manifest.serial);
         self.ranks.are_even_again();
         Ok(())
     }

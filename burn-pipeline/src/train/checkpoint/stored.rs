@@ -91,11 +91,6 @@ impl Checkpoint {
         self.manifest.progress
     }
 
-    /// Its serial number in its folder.
-    pub(super) fn serial(&self) -> Option<u64> {
-        self.manifest.serial
-    }
-
     /// A text that distinguishes it from other checkpoints: its name, its step, and the checksum of its manifest.
     pub(crate) fn identity(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();

@@ -82,7 +82,7 @@ pub(crate) struct Sharing {
     pub(super) groups: Vec<Group>,
     /// Copies that are not the first of their parameter: the gradient norm leaves them out.
     pub(super) repeats: BTreeSet<(StageId, u64)>,
-    pub(super) reports: Vec<SharedReport>,
+    pub(crate) reports: Vec<SharedReport>,
     /// The names in the model of each declaration's copies.
     pub(super) names: BTreeMap<String, BTreeSet<String>>,
     /// What the user declared.
@@ -138,10 +138,5 @@ impl Sharing {
     /// Returns true if a declaration of tied parameters names this path.
     pub(crate) fn declares(&self, path: &str) -> bool {
         self.declared.iter().any(|shared| shared.holds(path))
-    }
-
-    /// The reports on tied parameters.
-    pub(crate) fn reports(&self) -> &[SharedReport] {
-        &self.reports
     }
 }

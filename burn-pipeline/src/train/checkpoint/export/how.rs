@@ -98,7 +98,7 @@ impl Export {
     /// rotary rows are those of the other program again. A name gets the first one of the table that
     /// [`Pretrained::rename`] would turn into it. Tensors that were ignored are not written.
     pub fn like(mut self, weights: &Pretrained) -> Self {
-        self.rules = weights.rules().reversed();
+        self.rules = weights.rules.reversed();
         self.like = Some(weights.clone());
         if self.adapters.is_some() {
             self.rules.end_as_peft();

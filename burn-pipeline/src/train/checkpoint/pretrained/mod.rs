@@ -78,7 +78,8 @@ pub struct Pretrained {
     stores: Vec<Open>,
     /// What each store is called.
     pub(super) called: Vec<String>,
-    rules: Rules,
+    /// From stored tensors to the model's.
+    pub(super) rules: Rules,
     adapter: Option<Box<dyn ModuleAdapter>>,
     optional: Which,
     ignored: Option<Which>,
@@ -202,11 +203,6 @@ impl Pretrained {
     pub fn ignored(mut self, which: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.ignored = Some(Arc::new(which));
         self
-    }
-
-    /// The rules from stored tensors to the model's.
-    pub(super) fn rules(&self) -> &Rules {
-        &self.rules
     }
 
     /// Returns true if a stored tensor of this name need not be used.

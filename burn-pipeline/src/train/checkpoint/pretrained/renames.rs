@@ -7,10 +7,11 @@
 
 use super::pattern::Pattern;
 
-/// Lines of old and new names.
 #[derive(Clone, Debug)]
 pub(super) struct Renames {
-    lines: Vec<(Pattern, Pattern)>,
+    /// The old and the new pattern of each line.
+    pub(super) lines: Vec<(Pattern, Pattern)>,
+    /// True if new names become old ones.
     back: bool,
 }
 
@@ -25,11 +26,6 @@ impl Renames {
 
     pub(super) fn reversed(&self) -> Self {
         Self { lines: self.lines.clone(), back: !self.back }
-    }
-
-    /// The old and the new pattern of each line.
-    pub(super) fn lines(&self) -> &[(Pattern, Pattern)] {
-        &self.lines
     }
 
     /// The line that renames this name, and the result; `None` if it stays. A name that the table neither leaves nor

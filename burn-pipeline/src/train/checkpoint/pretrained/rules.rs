@@ -152,7 +152,7 @@ impl Rule {
             false => Err(format!("`{one}` and `{other}` must have the same holes, so that it can be undone")),
         };
         match self {
-            Rule::Rename(renames) => renames.lines().iter().try_for_each(|(from, to)| equal(from, to)),
+            Rule::Rename(renames) => renames.lines.iter().try_for_each(|(from, to)| equal(from, to)),
             Rule::Split(Fused { whole, parts, .. }) | Rule::Join(Fused { whole, parts, .. }) => {
                 if parts.is_empty() {
                     return Err("it names no part".to_owned());
@@ -171,7 +171,7 @@ impl Rule {
         };
         match self {
             Rule::Rename(renames) => {
-                renames.lines().iter().map(|(from, to)| format!("`{from}` becomes `{to}`")).collect()
+                renames.lines.iter().map(|(from, to)| format!("`{from}` becomes `{to}`")).collect()
             }
             Rule::Split(Fused { whole, parts, .. }) => vec![format!("`{whole}` is split into {}", list(parts))],
             Rule::Join(Fused { whole, parts, .. }) => vec![format!("`{whole}` is joined from {}", list(parts))],
