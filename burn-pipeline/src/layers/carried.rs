@@ -64,7 +64,6 @@ impl Carried {
         given
     }
 
-    /// What the layer runs for.
     pub(super) fn context(&self) -> ForwardContext {
         let Wiring { stage, stages, .. } = *self.wiring;
         ForwardContext { layer: self.layer, stage, stages, microbatch: microbatch() }

@@ -75,12 +75,10 @@ impl Model {
         self.values.as_ref().as_ref().map_or(&[], Vec::as_slice)
     }
 
-    /// The skip edges between the stages of a cut.
     pub(crate) fn edges(&self, cut: &[Range<usize>]) -> Vec<SkipEdge> {
         edges(self.values(), cut)
     }
 
-    /// Makes a stage of a cut.
     pub(crate) fn stage(&self, cut: &[Range<usize>], stage: usize, device: &Device, groups: &LayerGroups) -> StageBox {
         let wiring = Arc::new(Wiring::new(&self.layers, self.values(), cut, stage));
         let recomputed = self.recomputed || self.layers[cut[stage].clone()].iter().any(|layer| layer.recomputed);

@@ -11,7 +11,6 @@ use std::collections::HashSet;
 /// and compares it.
 pub(super) type HeldDigest = Option<Result<String, String>>;
 
-/// The digest of a parameter's values.
 pub(super) fn digest(values: TensorData) -> String {
     sha256(plain(values).as_bytes())
 }

@@ -13,21 +13,17 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The file's name within a checkpoint's folder.
 pub(super) const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 2;
 
 /// An exchange of rotary halves and pairs: the number of heads, and true if halves become pairs.
 pub(super) type Turn = (usize, bool);
 
-/// A file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct FileEntry {
     /// Its name within the folder.
     pub(super) name: String,
-    /// Its size.
     pub(super) bytes: u64,
-    /// The CRC-32 of its bytes.
     pub(super) crc32: u32,
 }
 
@@ -40,7 +36,6 @@ pub struct ParameterEntry {
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// The index of its file.
     pub(super) file: usize,
     /// What the optimizer keeps for it.
     #[serde(default)]
@@ -55,7 +50,6 @@ pub struct ParameterEntry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum BaseEntry {
-    /// Another checkpoint.
     Checkpoint {
         folder: String,
         /// The digest of its manifest.
@@ -69,15 +63,11 @@ pub(super) enum BaseEntry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StateEntry {
-    /// A tensor of the file.
     Tensor,
-    /// A signed integer.
     Int(i64),
-    /// An unsigned integer.
     Uint(u64),
     /// The bits of a floating-point number, because text would round it.
     FloatBits(u64),
-    /// A flag.
     Bool(bool),
 }
 
@@ -159,7 +149,6 @@ impl Manifest {
         write_durably(&path, &text)
     }
 
-    /// Reads it from a folder.
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(MANIFEST);
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;

@@ -44,7 +44,6 @@ const SHARED: &str = "shared/";
 pub(crate) enum Contents {
     /// Weights, and the optimizer's state if there is an optimizer.
     All,
-    /// Only weights.
     Weights,
 }
 

@@ -30,7 +30,6 @@ impl Item<'_> {
         Self { name, dtype, shape, read: Box::new(move || Ok(data)) }
     }
 
-    /// The size of its values.
     pub(super) fn bytes(&self) -> u64 {
         self.shape.iter().fold(self.dtype.size() as u64, |bytes, &size| bytes.saturating_mul(size as u64))
     }
@@ -190,7 +189,6 @@ impl Tensors {
         Ok(Self { path, buffer })
     }
 
-    /// Copies a tensor out.
     pub(super) fn take(&self, name: &str) -> Result<TensorData, CheckpointError> {
         let tensors = SafeTensors::deserialize(&self.buffer).map_err(|e| CheckpointError::damaged(&self.path, e))?;
         let view = tensors.tensor(name).map_err(|e| CheckpointError::damaged(&self.path, e))?;

@@ -11,7 +11,6 @@ use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One parameter of one stage.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct HeldParameter {
     pub(super) stage: StageId,
@@ -85,7 +84,6 @@ pub(crate) struct Sharing {
     pub(crate) reports: Vec<SharedReport>,
     /// The names in the model of each declaration's copies.
     pub(super) names: BTreeMap<String, BTreeSet<String>>,
-    /// What the user declared.
     pub(super) declared: Vec<SharedParameter>,
     /// True if copies were compared after the first step; the next step compares them otherwise.
     pub(crate) compared: bool,

@@ -21,18 +21,15 @@ use std::fs;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-/// A tensor to be written.
 pub(super) fn item<'a>(tensor: Stored) -> Item<'a> {
     let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
     Item { name, dtype, shape, read: Box::new(|| data(tensor)) }
 }
 
-/// A tensor's values.
 pub(super) fn data(tensor: Stored) -> Result<TensorData, String> {
     bridge::into_data(tensor).map_err(|error| error.to_string())
 }
 
-/// Writes tensors to a file, or a folder.
 pub(super) fn write(path: &Path, items: Vec<Item<'_>>, how: &Export) -> Result<(), CheckpointError> {
     match (&how.adapters, how.shard) {
         (Some(adapters), _) => {

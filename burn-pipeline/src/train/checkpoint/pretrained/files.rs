@@ -85,7 +85,6 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<File>, String> {
     Ok(files.into_iter().map(|(file, names)| File { path: Some(folder.join(file)), names, tensors: None }).collect())
 }
 
-/// A whole file.
 pub(super) fn file(path: &Path) -> Result<File, String> {
     File::opened(Some(path.to_owned()), open(path)?)
 }

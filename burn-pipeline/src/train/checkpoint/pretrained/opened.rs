@@ -124,7 +124,6 @@ impl<'a> Opened<'a> {
         Ok(state)
     }
 
-    /// Records the digest of what a parameter gets.
     fn keep_digest(&mut self, weight: &NamedWeight, copies: &[String], data: &TensorData) {
         let (name, digest) = (weight.names[0].clone(), digest(data.clone()));
         if let Some(first) = copies.first().filter(|_| copies.len() > 1) {

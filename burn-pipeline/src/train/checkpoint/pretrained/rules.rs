@@ -18,7 +18,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Tensors by name, and where their values come from.
 pub(in crate::train::checkpoint) type Table = BTreeMap<String, Source>;
 
-/// One rule.
 #[derive(Clone, Debug)]
 pub(super) enum Rule {
     Rename(Renames),
@@ -72,7 +71,6 @@ impl Rules {
         self.0.push(Rule::Adapters { to_burn: false });
     }
 
-    /// The rules that undo these.
     pub(in crate::train::checkpoint) fn reversed(&self) -> Self {
         let reverse = |rule: &Rule| match rule.clone() {
             Rule::Rename(renames) => Rule::Rename(renames.reversed()),
