@@ -38,22 +38,14 @@ pub(super) struct Own {
 }
 
 /// What a rank announces: the tensors that it will send, and for each rule whether it matched.
-type Row = (Vec<Entry>, Vec<bool>);
+pub(super) type Row = (Vec<Entry>, Vec<bool>);
 
-/// Joins what all ranks announce, or why they cannot: every tensor once, with the rank that sends it, in writing order.
-/// Refuses a rule that matched nothing on any rank.
-pub(super) fn joined(
-    table: Vec<Result<Row, String>>,
-    own: Result<Row, CheckpointError>,
-    how: &Export,
-) -> Result<Vec<(usize, Entry)>, CheckpointError> {
-    own?;
-    let (mut rows, mut matched) = (Vec::new(), Vec::new());
-    for (rank, said) in table.into_iter().enumerate() {
-        let (entries, seen) = said.map_err(|message| CheckpointError::elsewhere(rank, message))?;
-        rows.push(entries);
-        add(&mut matched, &seen);
-    }
+/// Joins what all ranks announce: every tensor once, with the rank that sends it, in writing order. Refuses a rule that
+/// matched nothing on any rank.
+pub(super) fn joined(rows: Vec<Row>, how: &Export) -> Result<Vec<(usize, Entry)>, CheckpointError> {
+    let (rows, seen): (Vec<Vec<Entry>>, Vec<Vec<bool>>) = rows.into_iter().unzip();
+    let mut matched = Vec::new();
+    seen.iter().for_each(|seen| add(&mut matched, seen));
     how.all_matched(&matched)?;
     Ok(order(rows))
 }

@@ -38,11 +38,11 @@ struct Index {
 impl File {
     /// The tensors of a store.
     pub(super) fn of_store(mut store: impl ModuleStore) -> Result<Self, String> {
-        Self::opened(None, tensors(&mut store)?)
+        Ok(Self::opened(None, tensors(&mut store)?))
     }
 
-    fn opened(path: Option<PathBuf>, tensors: Tensors) -> Result<Self, String> {
-        Ok(Self { path, names: tensors.keys().cloned().collect(), tensors: Some(tensors) })
+    fn opened(path: Option<PathBuf>, tensors: Tensors) -> Self {
+        Self { path, names: tensors.keys().cloned().collect(), tensors: Some(tensors) }
     }
 
     /// Its name within its folder; a store has none.
@@ -86,7 +86,7 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<File>, String> {
 }
 
 pub(super) fn file(path: &Path) -> Result<File, String> {
-    File::opened(Some(path.to_owned()), open(path)?)
+    Ok(File::opened(Some(path.to_owned()), open(path)?))
 }
 
 /// Opens a file by its name's ending.
