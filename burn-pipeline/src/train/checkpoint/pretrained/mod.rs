@@ -130,7 +130,7 @@ impl Pretrained {
         let path = folder.join(ADAPTERS);
         let called = path.display().to_string();
         let mut weights = Self::none().store(called, move || Ok(vec![files::file(&path)?]));
-        weights.rules.start_as_peft();
+        weights.rules.push(Rule::Adapters { to_burn: true });
         weights.adapters = Some(folder);
         weights.optional(|name| !is_adapter(name))
     }

@@ -60,11 +60,6 @@ impl Rules {
         self.0.push(rule);
     }
 
-    /// First, PEFT's adapters become Burn's.
-    pub(super) fn start_as_peft(&mut self) {
-        self.0.insert(0, Rule::Adapters { to_burn: true });
-    }
-
     /// Last, Burn's adapters become PEFT's.
     pub(in crate::train::checkpoint) fn end_as_peft(&mut self) {
         self.0.retain(|rule| !matches!(rule, Rule::Adapters { .. }));
