@@ -7,7 +7,7 @@
 
 use super::pattern::Pattern;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Renames {
     /// The old and the new pattern of each line.
     pub(super) lines: Vec<(Pattern, Pattern)>,
@@ -16,14 +16,6 @@ pub(super) struct Renames {
 }
 
 impl Renames {
-    pub(super) fn new() -> Self {
-        Self { lines: Vec::new(), back: false }
-    }
-
-    pub(super) fn push(&mut self, from: &str, to: &str) {
-        self.lines.push((Pattern::new(from), Pattern::new(to)));
-    }
-
     pub(super) fn reversed(&self) -> Self {
         Self { lines: self.lines.clone(), back: !self.back }
     }

@@ -49,10 +49,10 @@ pub(in crate::train::checkpoint) struct Rules(Vec<Rule>);
 impl Rules {
     pub(super) fn rename(&mut self, from: &str, to: &str) {
         if !matches!(self.0.last(), Some(Rule::Rename(_))) {
-            self.0.push(Rule::Rename(Renames::new()));
+            self.0.push(Rule::Rename(Renames::default()));
         }
         if let Some(Rule::Rename(renames)) = self.0.last_mut() {
-            renames.push(from, to);
+            renames.lines.push((Pattern::new(from), Pattern::new(to)));
         }
     }
 
