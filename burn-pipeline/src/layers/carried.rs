@@ -12,6 +12,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Carried {
     wiring: Arc<Wiring>,
+    /// The stage's input, until its first layer reads it.
+    input: Option<PayloadReader>,
+    /// The output of the stage's last layer.
+    output: Option<Payload>,
     extras: Vec<Payload>,
     /// Values along edges that end at this stage, in the edges' order.
     edges: Vec<Payload>,
@@ -22,21 +26,20 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// Cuts the stage's extras, and its edges' values from its input, which is left.
-    pub(super) fn new(
-        wiring: Arc<Wiring>,
-        input: Payload,
-        extra: Payload,
-    ) -> Result<(PayloadReader, Self), BoundaryError> {
+    /// Cuts the stage's extras, and its edges' values from its input.
+    pub(super) fn new(wiring: Arc<Wiring>, input: Payload, extra: Payload) -> Result<Self, BoundaryError> {
         let mut extra = PayloadReader::new(extra);
         let extras = wiring.extras.iter().map(|extras| (extras.part)(&mut extra)).collect::<Result<_, _>>()?;
         let (input, edges) = input.split_skips();
-        let layer = wiring.first;
-        Ok((PayloadReader::new(input), Self { wiring, extras, edges, values: HashMap::new(), layer }))
+        let (input, layer) = (Some(PayloadReader::new(input)), wiring.first);
+        Ok(Self { wiring, input, output: None, extras, edges, values: HashMap::new(), layer })
     }
 
     /// Reads the first layer's input, and the values that came with it.
-    pub(super) fn enter<I: Boundary>(&mut self, mut input: PayloadReader) -> Result<I, BoundaryError> {
+    pub(super) fn enter<I: Boundary>(&mut self) -> Result<I, BoundaryError> {
+        // A stage's layers are consecutive.
+        let none = BoundaryError::Structure { expected: "consecutive layers" };
+        let mut input = self.input.take().ok_or(none)?;
         let value = I::read(&mut input)?;
         let wiring = self.wiring.clone();
         let mut edges = std::mem::take(&mut self.edges).into_iter().map(PayloadReader::new);
@@ -61,7 +64,6 @@ impl Carried {
         given
     }
 
-    /// What the layer runs for.
     pub(super) fn context(&self) -> ForwardContext {
         let Wiring { stage, stages, .. } = *self.wiring;
         ForwardContext { layer: self.layer, stage, stages, microbatch: microbatch() }
@@ -84,8 +86,14 @@ impl Carried {
         value.ok_or(BoundaryError::Missing { expected: "a value from an earlier layer" })
     }
 
+    /// Keeps the output of the stage's last layer.
+    pub(super) fn finish(&mut self, output: impl Boundary) {
+        self.output = Some(output.into_payload());
+    }
+
     /// What leaves the stage: its output, then the values for later stages.
-    pub(super) fn leave(mut self, mut output: Payload) -> Payload {
+    pub(super) fn leave(mut self) -> Result<Payload, BoundaryError> {
+        let mut output = self.output.take().ok_or(BoundaryError::Missing { expected: "a layer" })?;
         let wiring = self.wiring.clone();
         let mut edges = Vec::new();
         for (receiver, ports) in &wiring.going {
@@ -96,7 +104,7 @@ impl Carried {
                 false => edges.push(Payload::from_parts(parts)),
             }
         }
-        output.join_skips(edges)
+        Ok(output.join_skips(edges))
     }
 
     /// The value of this number, which no layer of the stage took. All values that are left go to later stages, so the

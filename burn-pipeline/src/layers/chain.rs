@@ -2,18 +2,17 @@
 //!
 //! A list is a type, not a vector of trait objects, because Burn's modules take generic visitors.
 //!
-//! 1. [`Start`] is the empty list. [`Then`] is a list with one more entry: a layer ([`One`]) or a repeated one
-//!    ([`Many`]).
+//! 1. [`Start`] is the empty list. [`Then`] is a list with one more entry: a layer, which may be repeated.
 //! 2. For a range of layers, a list makes a chain of modules of its own shape: [`Joined`] has an `Entry` for each,
 //!    most of them empty.
-//! 3. A forward passes through the whole chain. It reads its input where the stage's first layer is ([`Flow::Before`]),
-//!    and writes its output after the last one ([`Flow::After`]).
+//! 3. A forward passes through the whole chain. It reads its input where the stage's first layer is, and keeps its
+//!    output after the last one; both are in [`Carried`].
 
 use super::carried::Carried;
 use super::context::{LayerContext, LayerGroups};
-use super::entered::{Entered, Many, One};
 use super::entry::Entry;
-use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
+use super::layer::{Layer, RunHeld};
+use crate::payload::{Boundary, BoundaryError};
 use crate::stage::{Names, named_weights};
 use crate::transparent::transparent;
 use burn::module::{Module, ParamId};
@@ -22,6 +21,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The types of a list of layers; [`Sequential`](super::Sequential) makes them.
 pub trait Chain: Send + Sync + 'static {
@@ -40,28 +40,18 @@ pub trait Chain: Send + Sync + 'static {
     fn make(&self, held: &Range<usize>, device: &Device, groups: &LayerGroups, seed: u64) -> Self::Module;
 }
 
-/// A value on its way through a stage's layers.
-#[derive(Debug)]
-pub enum Flow<T> {
-    /// The stage's first layer has not been reached.
-    Before(PayloadReader),
-    /// Between two of its layers.
-    Between(T),
-    /// The stage's last layer has been passed.
-    After(Payload),
-}
-
 /// The module that a stage holds of a list of layers.
 pub trait Links: Module + Sync + 'static {
     /// What the first layer takes.
     type Input: Boundary;
     /// What the last layer gives.
     type Output: Boundary;
-    /// Runs the layers that the stage holds.
+    /// Runs the layers that the stage holds. Returns the last layer's output if the stage holds it; the output of an
+    /// earlier one is in `carried`.
     ///
     /// # Errors
     /// Returns [`BoundaryError`] if the input is not theirs.
-    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<Self::Output>, BoundaryError>;
+    fn run(&self, carried: &mut Carried) -> Result<Option<Self::Output>, BoundaryError>;
     /// Applies the layers' own rules.
     fn after_step(self, observed: &[Vec<f64>]) -> Self;
     /// Returns true if a layer has a rule.
@@ -91,26 +81,39 @@ impl<I> Debug for Start<I> {
 }
 
 /// A list with one more entry.
-#[derive(Debug)]
-pub struct Then<C, E> {
+pub struct Then<C: Chain, M, O> {
     pub(super) before: C,
-    pub(super) entry: E,
+    pub(super) layer: Arc<Layer<M, C::Output, O>>,
+    pub(super) run: RunHeld<M, C::Output, O>,
     /// How often the layer is repeated; `None` for a single one.
     pub(super) times: Option<usize>,
 }
 
-/// A list with one more layer.
-pub type ThenOne<C, M, O> = Then<C, One<M, <C as Chain>::Output, O>>;
-
-/// A list with one more layer, which is repeated.
-pub type ThenMany<C, M> = Then<C, Many<M, <C as Chain>::Output>>;
+impl<C: Chain + Debug, M, O> Debug for Then<C, M, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entry(&self.before).entry(&self.layer.name).finish()
+    }
+}
 
 /// The modules that a stage holds of a list with one more entry.
-#[derive(Clone, Debug)]
-pub struct Joined<A, E: Entered> {
+pub struct Joined<A: Links, M, O> {
     before: A,
-    entry: Entry<E::Module>,
-    run: E,
+    entry: Entry<M>,
+    layer: Arc<Layer<M, A::Output, O>>,
+    run: RunHeld<M, A::Output, O>,
+}
+
+impl<A: Links, M: Clone, O> Clone for Joined<A, M, O> {
+    fn clone(&self) -> Self {
+        let Self { before, entry, layer, run } = self;
+        Self { before: before.clone(), entry: entry.clone(), layer: layer.clone(), run: *run }
+    }
+}
+
+impl<A: Links, M: Debug, O> Debug for Joined<A, M, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entry(&self.before).entry(&self.entry).finish()
+    }
 }
 
 impl<I: Boundary> Chain for Start<I> {
@@ -127,10 +130,10 @@ impl<I: Boundary> Chain for Start<I> {
     }
 }
 
-impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
+impl<C: Chain, M: Module + Sync + 'static, O: Boundary> Chain for Then<C, M, O> {
     type Input = C::Input;
-    type Output = E::Output;
-    type Module = Joined<C::Module, E>;
+    type Output = O;
+    type Module = Joined<C::Module, M, O>;
 
     fn layers(&self) -> usize {
         self.before.layers() + self.times.unwrap_or(1)
@@ -138,7 +141,7 @@ impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
 
     fn make(&self, held: &Range<usize>, device: &Device, groups: &LayerGroups, seed: u64) -> Self::Module {
         let before = self.before.make(held, device, groups, seed);
-        let (start, layer) = (self.before.layers(), self.entry.layer());
+        let (start, layer) = (self.before.layers(), self.layer.clone());
         let own: Vec<usize> = (start..self.layers()).filter(|layer| held.contains(layer)).collect();
         let make = |&index: &usize| {
             let seed = seed.wrapping_mul(LAYERS).wrapping_add(index as u64);
@@ -151,7 +154,7 @@ impl<C: Chain, E: Entered<Input = C::Output>> Chain for Then<C, E> {
             first: own.first().map_or(0, |first| first - start),
             modules: own.iter().map(make).collect(),
         };
-        Joined { before, entry, run: self.entry.clone() }
+        Joined { before, entry, layer, run: self.run }
     }
 }
 
@@ -162,8 +165,8 @@ impl<I: Boundary> Links for Start<I> {
     type Input = I;
     type Output = I;
 
-    fn run(&self, input: PayloadReader, _: &mut Carried) -> Result<Flow<I>, BoundaryError> {
-        Ok(Flow::Before(input))
+    fn run(&self, _: &mut Carried) -> Result<Option<I>, BoundaryError> {
+        Ok(None)
     }
 
     fn after_step(self, _: &[Vec<f64>]) -> Self {
@@ -187,44 +190,38 @@ impl<I: Boundary> Links for Start<I> {
     }
 }
 
-impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
+impl<A: Links, M: Module + Sync + 'static, O: Boundary> Links for Joined<A, M, O> {
     type Input = A::Input;
-    type Output = E::Output;
+    type Output = O;
 
-    fn run(&self, input: PayloadReader, carried: &mut Carried) -> Result<Flow<E::Output>, BoundaryError> {
-        let flow = self.before.run(input, carried)?;
+    fn run(&self, carried: &mut Carried) -> Result<Option<O>, BoundaryError> {
+        let value = self.before.run(carried)?;
         if self.entry.modules.is_empty() {
-            return Ok(match flow {
-                Flow::Before(input) => Flow::Before(input),
-                Flow::Between(value) => Flow::After(value.into_payload()),
-                Flow::After(output) => Flow::After(output),
-            });
+            if let Some(value) = value {
+                carried.finish(value);
+            }
+            return Ok(None);
         }
-        let value = match flow {
-            Flow::Before(input) => carried.enter(input)?,
-            Flow::Between(value) => value,
-            // A stage's layers are consecutive.
-            Flow::After(_) => return Err(BoundaryError::Structure { expected: "consecutive layers" }),
-        };
-        self.run.run(&self.entry.modules, value, carried).map(Flow::Between)
+        let value = value.map_or_else(|| carried.enter(), Ok)?;
+        (self.run)(&self.layer, &self.entry.modules, value, carried).map(Some)
     }
 
     fn after_step(self, observed: &[Vec<f64>]) -> Self {
         let before = self.before.after_step(observed);
-        let entry = match &self.run.layer().rule {
+        let entry = match &self.layer.rule {
             Some(rule) => self.entry.changed(|module, position| rule(module, position, observed)),
             None => self.entry,
         };
-        Self { before, entry, run: self.run }
+        Self { before, entry, ..self }
     }
 
     fn has_rule(&self) -> bool {
-        self.before.has_rule() || (self.run.layer().rule.is_some() && !self.entry.modules.is_empty())
+        self.before.has_rule() || (self.layer.rule.is_some() && !self.entry.modules.is_empty())
     }
 
     fn ruled(&self) -> Vec<ParamId> {
         let mut ids = self.before.ruled();
-        if self.run.layer().rule.is_some() {
+        if self.layer.rule.is_some() {
             ids.extend(named_weights(&self.entry, &Names::default()).into_iter().map(|weight| weight.id));
         }
         ids
@@ -241,14 +238,14 @@ impl<A: Links, E: Entered<Input = A::Output>> Links for Joined<A, E> {
             // The function takes the module only to put another one there.
             module.unwrap_or_else(|| panic!("the layer's new module is missing"))
         });
-        Self { before: chain, entry, run: self.run }
+        Self { before: chain, entry, ..self }
     }
 
     fn skip_capture(&self) -> Option<&'static str> {
-        let own = || self.entry.modules.iter().find_map(|module| self.run.layer().reason.as_ref()?(module));
+        let own = || self.entry.modules.iter().find_map(|module| self.layer.reason.as_ref()?(module));
         self.before.skip_capture().or_else(own)
     }
 }
 
 transparent!([I: Boundary] Start<I> {});
-transparent!([A: Links, E: Entered] Joined<A, E> { before, entry });
+transparent!([A: Links, M: Module + Sync + 'static, O: Boundary] Joined<A, M, O> { before, entry });

@@ -12,6 +12,8 @@ use std::sync::Arc;
 pub(super) type Make<M> = Arc<dyn Fn(u64, &LayerContext, &LayerGroups) -> M + Send + Sync>;
 type RunOf<M, I, O> = dyn Fn(&M, I, &mut Carried) -> Result<O, BoundaryError> + Send + Sync;
 type Run<M, I, O> = Arc<RunOf<M, I, O>>;
+/// Runs the modules that a stage holds of a layer, of which there is at least one.
+pub(super) type RunHeld<M, I, O> = fn(&Layer<M, I, O>, &[M], I, &mut Carried) -> Result<O, BoundaryError>;
 type Rule<M> = Arc<dyn Fn(M, usize, &[Vec<f64>]) -> M + Send + Sync>;
 type Reason<M> = Arc<dyn Fn(&M) -> Option<&'static str> + Send + Sync>;
 
@@ -40,6 +42,24 @@ pub struct Layer<M, I, O> {
     pub(super) reason: Option<Reason<M>>,
     pub(super) ports: Ports,
     pub(super) recomputed: bool,
+}
+
+impl<M, I, O> Layer<M, I, O> {
+    /// Runs a single layer.
+    pub(super) fn run_one(&self, modules: &[M], input: I, carried: &mut Carried) -> Result<O, BoundaryError> {
+        match modules {
+            [module] => carried.in_layer(|carried| (self.run)(module, input, carried)),
+            _ => Err(BoundaryError::Missing { expected: "a layer" }),
+        }
+    }
+}
+
+impl<M, T> Layer<M, T, T> {
+    /// Runs a repeated layer.
+    pub(super) fn run_each(&self, modules: &[M], input: T, carried: &mut Carried) -> Result<T, BoundaryError> {
+        let run = |value, module| carried.in_layer(|carried| (self.run)(module, value, carried));
+        modules.iter().try_fold(input, run)
+    }
 }
 
 /// A whole layer whose values are drawn from this seed.
@@ -111,10 +131,9 @@ impl<M: Module + Sync + 'static, I: 'static, O: 'static> Layer<M, I, O> {
     /// The layer with a forward that calls its own one.
     fn around<J, P>(
         self,
-        ports: Ports,
         around: impl Fn(&RunOf<M, I, O>, &M, J, &mut Carried) -> Result<P, BoundaryError> + Send + Sync + 'static,
     ) -> Layer<M, J, P> {
-        let Self { name, make, run, rule, reason, recomputed, .. } = self;
+        let Self { name, make, run, rule, reason, ports, recomputed } = self;
         let run: Run<M, J, P> = Arc::new(move |module, input, carried| around(&*run, module, input, carried));
         Layer { name, make, run, rule, reason, ports, recomputed }
     }
@@ -123,10 +142,9 @@ impl<M: Module + Sync + 'static, I: 'static, O: 'static> Layer<M, I, O> {
 impl<M: Module + Sync + 'static, I: 'static, E: Boundary, O: 'static> Layer<M, (I, E), O> {
     /// Reads extras of the batch as the second value of the forward's input: one value, or a tuple with one for each
     /// name. Every batch must hold them.
-    pub fn extras<const N: usize>(self, names: [&'static str; N]) -> Layer<M, I, O> {
-        let mut ports = self.ports.clone();
-        ports.extras.push(Extras::of::<E>(names.to_vec()));
-        self.around(ports, move |run, module, input, carried| {
+    pub fn extras<const N: usize>(mut self, names: [&'static str; N]) -> Layer<M, I, O> {
+        self.ports.extras.push(Extras::of::<E>(names.to_vec()));
+        self.around(move |run, module, input, carried| {
             let extra = E::from_payload(carried.extras(&names, TypeId::of::<E>()))?;
             run(module, (input, extra), carried)
         })
@@ -140,8 +158,7 @@ impl<M: Module + Sync + 'static, I: 'static, O: 'static> Layer<M, (I, ForwardCon
     /// programs for each value that changes its operations
     /// ([`Tuning::captured_programs`](crate::execute::Tuning::captured_programs) bounds them).
     pub fn with_context(self) -> Layer<M, I, O> {
-        let ports = self.ports.clone();
-        self.around(ports, |run, module, input, carried| {
+        self.around(|run, module, input, carried| {
             let context = carried.context();
             run(module, (input, context), carried)
         })
@@ -151,10 +168,9 @@ impl<M: Module + Sync + 'static, I: 'static, O: 'static> Layer<M, (I, ForwardCon
 impl<M: Module + Sync + 'static, I: 'static, T: Boundary, O: 'static> Layer<M, (I, Skip<T>), O> {
     /// Takes the value that an earlier layer gave under this key ([`Layer::skip_out`]) as the second value of the
     /// forward's input: the last one that no layer has taken. A repeated layer takes one in each repetition.
-    pub fn skip_in(self, key: &'static str) -> Layer<M, I, O> {
-        let mut ports = self.ports.clone();
-        ports.takes.insert(0, Port::of::<T>(key));
-        self.around(ports, move |run, module, input, carried| {
+    pub fn skip_in(mut self, key: &'static str) -> Layer<M, I, O> {
+        self.ports.takes.insert(0, Port::of::<T>(key));
+        self.around(move |run, module, input, carried| {
             let value = T::from_payload(carried.take(key)?)?;
             run(module, (input, Skip(value)), carried)
         })
@@ -165,10 +181,9 @@ impl<M: Module + Sync + 'static, I: 'static, O: 'static, T: Boundary> Layer<M, I
     /// Gives the second value of the forward's output to the later layer that takes it ([`Layer::skip_in`]), past the
     /// layers between. If the two are on different stages, it goes there directly, as
     /// [`Builder::skip`](crate::Builder::skip) does.
-    pub fn skip_out(self, key: &'static str) -> Layer<M, I, O> {
-        let mut ports = self.ports.clone();
-        ports.gives.push(Port::of::<T>(key));
-        self.around(ports, move |run, module, input, carried| {
+    pub fn skip_out(mut self, key: &'static str) -> Layer<M, I, O> {
+        self.ports.gives.push(Port::of::<T>(key));
+        self.around(move |run, module, input, carried| {
             let (output, Skip(value)) = run(module, input, carried)?;
             carried.give(key, value.into_payload());
             Ok(output)

@@ -12,7 +12,7 @@
 //!    with one field for each entry, so parameters have the same names in every cut.
 //!
 //! Reading order: `ports`, `layer`, `sequential`, `model`, `wiring`, `carried` (a forward's values that go past
-//! layers), `entered`, `entry`, `chain` (the module of a stage), `part` (it as a stage). After PyTorch's
+//! layers), `entry`, `chain` (the module of a stage), `part` (it as a stage). After PyTorch's
 //! `nn.Sequential` and DeepSpeed's `PipelineModule`.
 
 // Public for the types of `Sequential`, which the compiler must be able to name.
@@ -21,8 +21,6 @@ pub mod carried;
 #[doc(hidden)]
 pub mod chain;
 mod context;
-#[doc(hidden)]
-pub mod entered;
 mod entry;
 mod error;
 mod layer;

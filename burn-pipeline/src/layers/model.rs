@@ -66,10 +66,7 @@ impl Model {
         &self.text
     }
 
-    /// Checks the list.
-    ///
-    /// # Errors
-    /// Returns [`LayersError`] if it is no model.
+    /// Why the list is no model, if it is none.
     pub(crate) fn check(&self) -> Result<(), LayersError> {
         self.values.as_ref().as_ref().map(|_| ()).map_err(Clone::clone)
     }
@@ -78,12 +75,10 @@ impl Model {
         self.values.as_ref().as_ref().map_or(&[], Vec::as_slice)
     }
 
-    /// The skip edges between the stages of a cut.
     pub(crate) fn edges(&self, cut: &[Range<usize>]) -> Vec<SkipEdge> {
         edges(self.values(), cut)
     }
 
-    /// Makes a stage of a cut.
     pub(crate) fn stage(&self, cut: &[Range<usize>], stage: usize, device: &Device, groups: &LayerGroups) -> StageBox {
         let wiring = Arc::new(Wiring::new(&self.layers, self.values(), cut, stage));
         let recomputed = self.recomputed || self.layers[cut[stage].clone()].iter().any(|layer| layer.recomputed);

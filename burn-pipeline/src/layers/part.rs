@@ -1,7 +1,7 @@
 //! A stage of a model that is a list of layers: the module, and the stage with its loss.
 
 use super::carried::Carried;
-use super::chain::{Flow, Links};
+use super::chain::Links;
 use super::wiring::Wiring;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::{Loss, LossFunction, PayloadCheck, Stage, StageBox, StageFunction, check, without_rule};
@@ -35,13 +35,11 @@ transparent!([A: Links] Part<A> { chain });
 
 impl<A: Links> Part<A> {
     fn run(&self, input: Payload, extra: Payload) -> Result<Payload, BoundaryError> {
-        let (input, mut carried) = Carried::new(self.wiring.clone(), input, extra)?;
-        let output = match self.chain.run(input, &mut carried)? {
-            Flow::Between(value) => value.into_payload(),
-            Flow::After(output) => output,
-            Flow::Before(_) => return Err(BoundaryError::Missing { expected: "a layer" }),
-        };
-        Ok(carried.leave(output))
+        let mut carried = Carried::new(self.wiring.clone(), input, extra)?;
+        if let Some(output) = self.chain.run(&mut carried)? {
+            carried.finish(output);
+        }
+        carried.leave()
     }
 }
 
@@ -83,14 +81,8 @@ impl<A: Links> Stage for Part<A> {
 
 /// A loss, and the check of its target.
 pub(super) struct LossOf<O> {
-    pub(super) loss: LossFunction<O>,
-    pub(super) target: PayloadCheck,
-}
-
-impl<O> Clone for LossOf<O> {
-    fn clone(&self) -> Self {
-        Self { loss: self.loss.clone(), target: self.target.clone() }
-    }
+    loss: LossFunction<O>,
+    target: PayloadCheck,
 }
 
 impl<O> LossOf<O> {
@@ -102,11 +94,14 @@ impl<O> LossOf<O> {
 
 /// Makes the stage of some layers; the last stage has the loss.
 pub(super) fn boxed<A: Links>(chain: A, wiring: Arc<Wiring>, loss: Option<&LossOf<A::Output>>) -> StageBox {
-    let function = match loss.cloned() {
+    let function = match loss {
         None => StageFunction::<Part<A>>::forward_only(),
-        Some(loss) => StageFunction::with_erased_loss(loss.target, move |output: Crossing, target| {
-            (loss.loss)(A::Output::from_payload(output.0)?, target)
-        }),
+        Some(LossOf { loss, target }) => {
+            let loss = loss.clone();
+            StageFunction::with_erased_loss(target.clone(), move |output: Crossing, target| {
+                loss(A::Output::from_payload(output.0)?, target)
+            })
+        }
     };
     let (own, kinds) = (wiring.clone(), wiring.kinds.clone());
     let extra = move |payload| own.check_extras(payload);

@@ -28,7 +28,6 @@ impl Port {
 #[derive(Clone, Debug)]
 pub(super) struct Extras {
     pub(super) names: Vec<&'static str>,
-    /// The type of the value.
     pub(super) of: TypeId,
     pub(super) part: Part,
 }

@@ -1,8 +1,7 @@
 //! Layers joined to a model.
 
-use super::chain::{Chain, Start, Then, ThenMany, ThenOne};
-use super::entered::{Many, One};
-use super::layer::Layer;
+use super::chain::{Chain, Start, Then};
+use super::layer::{Layer, RunHeld};
 use super::model::Model;
 use super::part::LossOf;
 use super::wiring::Described;
@@ -47,17 +46,18 @@ impl<C: Chain> Sequential<C> {
     pub fn then<M: Module + Sync + 'static, O: Boundary>(
         self,
         layer: Layer<M, C::Output, O>,
-    ) -> Sequential<ThenOne<C, M, O>> {
-        self.with(None, Arc::new(layer), One)
+    ) -> Sequential<Then<C, M, O>> {
+        self.with(None, layer, Layer::run_one)
     }
 
     /// Adds a layer this many times. Each is made for its own position, has its own parameters, and takes what the one
     /// before gives.
-    pub fn repeat<M>(self, times: usize, layer: Layer<M, C::Output, C::Output>) -> Sequential<ThenMany<C, M>>
-    where
-        M: Module + Sync + 'static,
-    {
-        self.with(Some(times), Arc::new(layer), Many)
+    pub fn repeat<M: Module + Sync + 'static>(
+        self,
+        times: usize,
+        layer: Layer<M, C::Output, C::Output>,
+    ) -> Sequential<Then<C, M, C::Output>> {
+        self.with(Some(times), layer, Layer::run_each)
     }
 
     /// Sets the seed of the initial values; 0 by default. A layer's own seed is this times 1,000,003 plus its index
@@ -77,12 +77,12 @@ impl<C: Chain> Sequential<C> {
         Model::new(self.chain, self.layers, self.entries, self.seed, None)
     }
 
-    fn with<M, O: Boundary, E>(
+    fn with<M, O: Boundary>(
         mut self,
         times: Option<usize>,
-        layer: Arc<Layer<M, C::Output, O>>,
-        entry: impl FnOnce(Arc<Layer<M, C::Output, O>>) -> E,
-    ) -> Sequential<Then<C, E>> {
+        layer: Layer<M, C::Output, O>,
+        run: RunHeld<M, C::Output, O>,
+    ) -> Sequential<Then<C, M, O>> {
         let described = |position: usize| Described {
             name: times.map_or_else(|| layer.name.clone(), |_| format!("{}.{position}", layer.name)),
             ports: layer.ports.clone(),
@@ -91,7 +91,7 @@ impl<C: Chain> Sequential<C> {
         };
         self.layers.extend((0..times.unwrap_or(1)).map(described));
         self.entries.push((layer.name.clone(), times));
-        let chain = Then { before: self.chain, entry: entry(layer), times };
+        let chain = Then { before: self.chain, layer: Arc::new(layer), run, times };
         Sequential { chain, layers: self.layers, entries: self.entries, seed: self.seed }
     }
 }

@@ -62,12 +62,10 @@ pub(super) fn pair(layers: &[Described]) -> Result<Vec<Value>, LayersError> {
     values.into_iter().map(whole).collect()
 }
 
-/// The stage of a layer.
 fn stage_of(cut: &[Range<usize>], layer: usize) -> usize {
     cut.iter().position(|range| range.contains(&layer)).unwrap_or_default()
 }
 
-/// The skip edges of a cut.
 pub(super) fn edges(values: &[Value], cut: &[Range<usize>]) -> Vec<SkipEdge> {
     let edge = |value: &Value| SkipEdge { from: stage_of(cut, value.from), to: stage_of(cut, value.to) };
     let edges: BTreeSet<SkipEdge> = values.iter().map(edge).filter(|edge| edge.to > edge.from + 1).collect();
@@ -77,11 +75,9 @@ pub(super) fn edges(values: &[Value], cut: &[Range<usize>]) -> Vec<SkipEdge> {
 /// Values with their numbers, by the stage at the other end.
 type Ends = Vec<(usize, Vec<(usize, Port)>)>;
 
-/// What enters and leaves one stage.
 #[derive(Debug)]
 pub(super) struct Wiring {
     pub(super) stage: usize,
-    /// The number of stages.
     pub(super) stages: usize,
     /// The first of its layers.
     pub(super) first: usize,
@@ -120,9 +116,7 @@ impl Wiring {
         let output = kinds(last, &going, |receiver| receiver == stage + 1);
         Self { stage, stages: cut.len(), first: start, extras, coming, going, kinds: [input, output] }
     }
-}
 
-impl Wiring {
     /// Checks that a payload holds the extras that the stage's layers read.
     pub(super) fn check_extras(&self, payload: Payload) -> Result<(), BoundaryError> {
         let mut reader = PayloadReader::new(payload);

@@ -140,7 +140,7 @@ impl Command for Finish {
         let index = self.stage;
         if self.adopt {
             rank.change_weights();
-            rank.sharing_mut().module_replaced();
+            rank.sharing_mut().replaced = true;
         }
         for (_, held) in rank.executor().stages().iter_mut().filter(|(stage, _)| stage.index() == index) {
             if self.adopt { held.adopt_module() } else { held.withdraw_module() }

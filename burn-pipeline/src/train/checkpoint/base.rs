@@ -42,11 +42,7 @@ impl Checkpoints {
         self
     }
 
-    /// How manifests name the base.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Base`] if it is not there, or among these checkpoints, which are cleaned up; and
-    /// [`CheckpointError::NothingLoaded`] without pretrained weights.
+    /// How manifests name the base, which must not be among these checkpoints, because they are cleaned up.
     pub(super) fn base_entry(&self, given: &Given) -> Result<Option<BaseEntry>, CheckpointError> {
         let base = match &self.base {
             None => return Ok(None),
@@ -65,10 +61,7 @@ impl Checkpoints {
 }
 
 impl Checkpoint {
-    /// How a manifest names this checkpoint as its base.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Base`] if the folder holds it no longer.
+    /// How a manifest names this checkpoint as its base, if the folder still holds it.
     pub(super) fn as_base(&self) -> Result<BaseEntry, CheckpointError> {
         let folder = self.folder();
         let lost = |what: String| CheckpointError::Base { base: folder.to_owned(), what };
@@ -79,9 +72,6 @@ impl Checkpoint {
     }
 
     /// The checkpoint that is the base, opened; `None` if there is none.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Base`] if it is not where it was, or another one is there.
     pub(super) fn base(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         let Some(BaseEntry::Checkpoint { folder, digest }) = &self.manifest.base else { return Ok(None) };
         unchanged(Path::new(folder), digest).map(Some)
@@ -102,8 +92,9 @@ impl Checkpoint {
         entry.in_base && matches!(self.manifest.base, Some(BaseEntry::Pretrained { .. }))
     }
 
-    /// The digests of a stage's values for the parameters that this checkpoint leaves to the model. All ranks that hold
-    /// pieces of the stage call it, before they do anything that can fail on one of them.
+    /// The digests of a stage's values for the parameters that this checkpoint leaves to the model, on a rank that has
+    /// the whole parameter. All ranks that hold pieces of the stage call it, before they do anything that can fail on
+    /// one of them.
     pub(super) fn digests_of(&self, weights: &[NamedWeight], holders: Holders<'_>) -> HashMap<ParamId, HeldDigest> {
         let is_left = |weight: &&NamedWeight| {
             let mut places = weight.names.iter().filter_map(|name| self.places.get(name)).flatten();
@@ -111,22 +102,23 @@ impl Checkpoint {
         };
         let own = |weight: &NamedWeight| {
             let whole = holders.whole(weight.id, weight.value.clone());
-            (weight.id, holders.has_whole(weight.id).then(|| whole.into_data().map(digest)))
+            holders.has_whole(weight.id).then(|| (weight.id, whole.into_data().map(digest)))
         };
-        weights.iter().filter(is_left).map(own).collect()
+        weights.iter().filter(is_left).filter_map(own).collect()
     }
 
-    /// Refuses a model whose values are not those that the checkpoint leaves to it.
+    /// Refuses a model whose values are not those that the checkpoint leaves to it. What this rank holds no digest of,
+    /// another replica compares.
     pub(super) fn compare_held(&self, place: usize, held: Option<&HeldDigest>) -> Result<(), CheckpointError> {
         let entry = &self.parameters()[place];
         match held {
             _ if !self.leaves_to_model(entry) => Ok(()),
-            Some(Some(Ok(own))) if *own == entry.digest => Ok(()),
-            Some(None) => Ok(()),
-            Some(Some(Err(message))) => {
+            None => Ok(()),
+            Some(Ok(own)) if *own == entry.digest => Ok(()),
+            Some(Err(message)) => {
                 Err(CheckpointError::Device { name: entry.key().to_owned(), message: message.clone() })
             }
-            _ => {
+            Some(Ok(_)) => {
                 let what = format!(
                     "the model has other values, or not in {}; load it first (`Pipeline::load_pretrained`)",
                     entry.dtype
@@ -146,9 +138,6 @@ impl Checkpoint {
     }
 
     /// Reads what the base holds of these entries.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError`] if the base is not what it was, or damaged.
     pub(super) fn read_in_base(
         &self,
         places: &BTreeSet<usize>,

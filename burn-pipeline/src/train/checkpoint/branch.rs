@@ -46,15 +46,15 @@ pub(super) fn came_from(before: &[(Order, String)], of: &Order) -> Option<usize>
         // If that one is gone, take the one before it: steps grow along a branch.
         (Some(serial), _) => {
             let found = before.iter().position(|(order, _)| order.serial == Some(serial));
-            found.or_else(|| last_below(before, of.steps))
+            found.or_else(|| last_below(before, of.progress.steps))
         }
         (None, Some(_)) => None,
         // Earlier versions recorded neither.
-        (None, None) => last_below(before, of.steps),
+        (None, None) => last_below(before, of.progress.steps),
     }
 }
 
 /// The index of the last one with fewer steps.
 pub(super) fn last_below(of: &[(Order, String)], steps: u64) -> Option<usize> {
-    of.iter().rposition(|(order, _)| order.steps < steps)
+    of.iter().rposition(|(order, _)| order.progress.steps < steps)
 }

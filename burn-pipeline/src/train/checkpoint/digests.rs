@@ -7,11 +7,9 @@ use burn::module::ParamId;
 use burn::tensor::TensorData;
 use std::collections::HashSet;
 
-/// The digest of a parameter's values, or why they cannot be read; `None` if another replica has the whole parameter,
-/// and compares it.
-pub(super) type HeldDigest = Option<Result<String, String>>;
+/// The digest of a parameter's values, or why they cannot be read.
+pub(super) type HeldDigest = Result<String, String>;
 
-/// The digest of a parameter's values.
 pub(super) fn digest(values: TensorData) -> String {
     sha256(plain(values).as_bytes())
 }

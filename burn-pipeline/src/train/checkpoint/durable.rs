@@ -21,8 +21,14 @@ pub(super) fn write_durably(path: &Path, contents: &[u8]) -> Result<(), Checkpoi
     written.map_err(CheckpointError::io("writing", path))
 }
 
+/// Moves a complete file or folder to its place durably.
+pub(super) fn appear(partial: &Path, path: &Path) -> Result<(), CheckpointError> {
+    fs::rename(partial, path).map_err(CheckpointError::io("writing", path))?;
+    synchronise_around(path)
+}
+
 /// Makes the entry of a file or folder in its parent folder durable.
-pub(super) fn synchronise_around(path: &Path) -> Result<(), CheckpointError> {
+fn synchronise_around(path: &Path) -> Result<(), CheckpointError> {
     match path.parent() {
         Some(around) if around.as_os_str().is_empty() => synchronise(Path::new(".")),
         Some(around) => synchronise(around),

@@ -192,8 +192,8 @@ impl CheckpointError {
         CheckpointError::Elsewhere { rank, message }
     }
 
-    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> Self {
-        CheckpointError::Damaged { path: path.to_owned(), what: what.into() }
+    pub(super) fn damaged(path: &Path, what: impl ToString) -> Self {
+        CheckpointError::Damaged { path: path.to_owned(), what: what.to_string() }
     }
 }
 

@@ -18,7 +18,7 @@
 //! write into its folder.
 
 use super::branch::{Branch, came_from, last_below};
-use super::durable::{create_durably, synchronise, write_durably};
+use super::durable::{appear, create_durably, synchronise, write_durably};
 use super::error::{CheckpointError, READING};
 use super::lock::{FolderLock, Saving};
 use super::manifest::{BaseEntry, Manifest, Order};
@@ -110,7 +110,9 @@ impl Checkpoints {
         let names = names(&self.root)?.into_iter().filter(|name| is_checkpoint(name));
         let complete = |name: String| Complete { order: Order::read(&self.root.join(&name)).ok(), name };
         let mut all: Vec<Complete> = names.map(complete).collect();
-        all.sort_by_key(|complete| (complete.order.map(|order| (order.serial, order.steps)), numbers(&complete.name)));
+        all.sort_by_key(|complete| {
+            (complete.order.map(|order| (order.serial, order.progress.steps)), numbers(&complete.name))
+        });
         Ok(all)
     }
 
@@ -142,14 +144,11 @@ impl Checkpoints {
         let name = (1..).map(|again| name_of(step, again)).find(|name| !taken(name)).unwrap_or_default();
         let folder = self.partial(&name);
         fs::create_dir(&folder).map_err(CheckpointError::io("creating", &folder))?;
-        let after = job.last.as_ref().filter(|(root, _)| root == saving.root()).map(|&(_, serial)| serial);
+        let after = job.last.as_ref().filter(|(root, _)| *root == saving.root).map(|&(_, serial)| serial);
         Ok(Staging { checkpoints: self.clone(), name, folder, leads: Some(Leads { _saving: saving, after, base }) })
     }
 
-    /// Joins a checkpoint that another process has started under this name.
-    ///
-    /// # Errors
-    /// Returns an error if it is not a checkpoint's name: a name from another process must not lead out of the folder.
+    /// Joins a checkpoint that another process has started under this name, which must not lead out of the folder.
     pub(super) fn join(&self, name: String) -> Result<Staging, CheckpointError> {
         if !is_ours(&name) {
             return Err(CheckpointError::elsewhere(0, format!("it named {name:?}, which is no checkpoint's name")));
@@ -170,10 +169,9 @@ impl Checkpoints {
             Vec::new()
         });
         for folder in &all[..all.len().saturating_sub(keep)] {
-            let mut doomed = folder.clone().into_os_string();
-            doomed.push(PARTIAL);
+            let doomed = folder.with_added_extension("partial");
             match fs::rename(folder, &doomed) {
-                Ok(()) => remove(Path::new(&doomed)),
+                Ok(()) => remove(&doomed),
                 Err(error) => tracing::warn!(folder = %folder.display(), %error, "an older checkpoint stays"),
             }
         }
@@ -190,8 +188,10 @@ struct Complete {
 #[derive(Debug)]
 pub(super) struct Staging {
     checkpoints: Checkpoints,
-    name: String,
-    folder: PathBuf,
+    /// Its name once complete.
+    pub(super) name: String,
+    /// The folder into which ranks write their files.
+    pub(super) folder: PathBuf,
     /// In the process that started it.
     leads: Option<Leads>,
 }
@@ -207,16 +207,6 @@ struct Leads {
 }
 
 impl Staging {
-    /// The folder into which ranks write their files.
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Its name once complete.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Completes the checkpoint: steps 1 to 4 of the header. If another process started it, that process does this.
     /// Returns its folder.
     pub(super) fn commit(self, mut manifest: Manifest, job: &mut Branch) -> Result<PathBuf, CheckpointError> {
@@ -233,8 +223,7 @@ impl Staging {
         synchronise(root)?;
         let (latest, beside) = (root.join(LATEST), root.join(format!("{LATEST}{PARTIAL}")));
         write_durably(&beside, self.name.as_bytes())?;
-        fs::rename(&beside, &latest).map_err(CheckpointError::io("writing", &latest))?;
-        synchronise(root)?;
+        appear(&beside, &latest)?;
         job.goes_on_from(&complete, serial);
         self.checkpoints.remove_old(&self.name);
         Ok(complete)

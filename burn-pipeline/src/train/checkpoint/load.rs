@@ -9,7 +9,7 @@
 //! 3. Every rank adopts what it kept aside, or discards it ([`Finish`]).
 
 use super::error::CheckpointError;
-use super::pretrained::{Fit, Pretrained};
+use super::pretrained::{Fit, Opened, Pretrained};
 use super::scales::scales;
 use super::stored::{Checkpoint, Contents, Wanted, names_to_find};
 use super::types::refuse_infinite_copies;
@@ -42,7 +42,7 @@ impl Pipeline {
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
-        self.branch.goes_on_from(checkpoint.folder(), checkpoint.serial());
+        self.branch.goes_on_from(checkpoint.folder(), checkpoint.manifest.serial);
         self.ranks.are_even_again();
         Ok(())
     }
@@ -76,15 +76,13 @@ impl Pipeline {
     /// stage uses, and those of another shape or kind. Also fails if a store cannot be read, a rule does not fit, or
     /// two stages claim a name. The pipeline is unchanged.
     pub fn load_pretrained(&mut self, weights: &Pretrained) -> Result<(), CheckpointError> {
-        if let Some((name, first, second)) = self.stages.claimed_twice() {
-            return Err(CheckpointError::SameName { name, first, second });
-        }
+        self.refuse_same_names()?;
         let fits = self.ask(ReadPretrained { weights: weights.clone() })?;
         let fits: Result<Vec<Fit>, CheckpointError> = fits.into_iter().collect();
-        let fitted = fits.and_then(Fit::of_all);
-        let fitted = fitted.and_then(|fitted| self.branch.given.refuse_unturned(&fitted).map(|()| fitted));
-        let fitted = self.finish(fitted)?;
-        self.branch.given.add(&weights.called, fitted);
+        let fit = fits.and_then(Fit::of_all);
+        let fit = fit.and_then(|fit| self.branch.given.refuse_unturned(&fit).map(|()| fit));
+        let fit = self.finish(fit)?;
+        self.branch.given.add(&weights.called, fit);
         Ok(())
     }
 
@@ -170,7 +168,7 @@ impl Command for ReadPretrained {
 impl ReadPretrained {
     fn offer(&self, rank: &mut Rank) -> Result<Fit, CheckpointError> {
         let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
-        let mut opened = self.weights.open()?;
+        let mut opened = Opened::new(&self.weights)?;
         let mut scaled = HashMap::new();
         if opened.has_adapters() {
             for (&stage, held) in rank.executor().stages().iter_mut() {
@@ -232,7 +230,7 @@ impl Command for Finish {
         }
         if self.adopt {
             rank.forget();
-            rank.sharing_mut().compare_again();
+            rank.sharing_mut().compared = false;
             if rank.executor().is_sharded() {
                 rank.executor().reshard_all()?;
             }

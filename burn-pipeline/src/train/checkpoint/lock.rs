@@ -10,7 +10,7 @@
 //! 3. On a file system without locks, it warns and continues.
 
 use super::error::CheckpointError;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
@@ -41,19 +41,16 @@ pub(super) struct FolderLock {
 /// A guard: while it exists, no other pipeline of this process saves into the folder.
 #[derive(Debug)]
 pub(super) struct Saving {
-    root: PathBuf,
+    /// The folder, as the system names it.
+    pub(super) root: PathBuf,
 }
 
 impl FolderLock {
     /// Starts a save into a folder, and adds the folder's lock to the pipeline's own if it is new. `read` are the
     /// folders of the checkpoints that the pipeline has loaded.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::InUse`] if another process has the lock, or another pipeline of this process has it
-    /// or is saving there now.
     pub(super) fn of(root: &Path, own: &mut Vec<Self>, read: &BTreeSet<PathBuf>) -> Result<Saving, CheckpointError> {
         let root = root.canonicalize().map_err(CheckpointError::io("locking", root))?;
-        let mut locked = locked();
+        let mut locked = LOCKED.lock();
         let shares = own.iter().any(|own| own.root == root) || read.iter().any(|root| locked.contains_key(root));
         let lock = match locked.entry(root.clone()) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
@@ -80,7 +77,7 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        let mut locked = locked();
+        let mut locked = LOCKED.lock();
         let Some(lock) = locked.get_mut(&self.root) else { return };
         lock.holders -= 1;
         if lock.holders == 0 {
@@ -89,23 +86,12 @@ impl Drop for FolderLock {
     }
 }
 
-impl Saving {
-    /// The folder, as the system names it.
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-}
-
 impl Drop for Saving {
     fn drop(&mut self) {
-        if let Some(lock) = locked().get_mut(&self.root) {
+        if let Some(lock) = LOCKED.lock().get_mut(&self.root) {
             lock.saving = false;
         }
     }
-}
-
-fn locked() -> MutexGuard<'static, BTreeMap<PathBuf, Locked>> {
-    LOCKED.lock()
 }
 
 /// Locks a folder's file, and writes this process's id into it, for the error message of other processes.

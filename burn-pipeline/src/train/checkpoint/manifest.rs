@@ -14,21 +14,17 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The file's name within a checkpoint's folder.
 pub(super) const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 2;
 
 /// An exchange of rotary halves and pairs: the number of heads, and true if halves become pairs.
 pub(super) type Turn = (usize, bool);
 
-/// A file of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct FileEntry {
     /// Its name within the folder.
     pub(super) name: String,
-    /// Its size.
     pub(super) bytes: u64,
-    /// The CRC-32 of its bytes.
     pub(super) crc32: u32,
 }
 
@@ -41,7 +37,6 @@ pub struct ParameterEntry {
     pub dtype: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// The index of its file.
     pub(super) file: usize,
     /// What the optimizer keeps for it.
     #[serde(default)]
@@ -56,7 +51,6 @@ pub struct ParameterEntry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum BaseEntry {
-    /// Another checkpoint.
     Checkpoint {
         folder: String,
         /// The digest of its manifest.
@@ -70,20 +64,16 @@ pub(super) enum BaseEntry {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StateEntry {
-    /// A tensor of the file.
     Tensor,
-    /// A signed integer.
     Int(i64),
-    /// An unsigned integer.
     Uint(u64),
     /// The bits of a floating-point number, because text would round it.
     FloatBits(u64),
-    /// A flag.
     Bool(bool),
 }
 
 /// What a checkpoint holds.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) version: u32,
     /// The serial number among the folder's checkpoints, in order of completion; earlier versions wrote none.
@@ -111,62 +101,35 @@ pub(super) struct Manifest {
     pub(super) parameters: Vec<ParameterEntry>,
 }
 
+/// The file's contents: all, or a part of what the checkpoint's entries say.
 #[derive(Serialize, Deserialize)]
-struct Sealed {
-    crc32: u32,
-    checkpoint: Manifest,
+struct Sealed<T> {
+    crc32: Option<u32>,
+    checkpoint: T,
 }
 
-/// A checkpoint's place in the order of all, from its manifest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A checkpoint's place in the order of all: the part of its manifest with these fields.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 pub(super) struct Order {
-    /// See [`Manifest`]. Checkpoints without one, of earlier versions, come first.
+    /// Checkpoints without one, of earlier versions, come first.
     pub(super) serial: Option<u64>,
-    /// See [`Manifest`].
     pub(super) after: Option<u64>,
-    /// Steps of the weights.
-    pub(super) steps: u64,
+    pub(super) progress: Progress,
 }
 
 impl Order {
     /// Reads it from a checkpoint's folder, without parsing the rest of the manifest.
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
-        #[derive(Deserialize)]
-        struct Sealed {
-            checkpoint: Part,
-        }
-        #[derive(Deserialize)]
-        struct Part {
-            serial: Option<u64>,
-            after: Option<u64>,
-            progress: Progress,
-        }
         let path = folder.join(MANIFEST);
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
-        let sealed: Sealed =
-            serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-        let Part { serial, after, progress } = sealed.checkpoint;
-        Ok(Self { serial, after, steps: progress.steps })
+        let sealed: Sealed<Self> = serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e))?;
+        Ok(sealed.checkpoint)
     }
 }
 
 impl Manifest {
     pub(super) fn new(progress: Progress, beside: String, plan: String, stages: usize) -> Self {
-        Self {
-            version: VERSION,
-            serial: None,
-            after: None,
-            progress,
-            beside,
-            plan,
-            stages,
-            optimizer: false,
-            base: None,
-            turned: BTreeMap::new(),
-            adapted: BTreeMap::new(),
-            files: Vec::new(),
-            parameters: Vec::new(),
-        }
+        Self { version: VERSION, progress, beside, plan, stages, ..Self::default() }
     }
 
     pub(super) fn sum(&self) -> Result<u32, serde_json::Error> {
@@ -182,30 +145,28 @@ impl Manifest {
     /// Writes it into a folder and synchronises the file.
     pub(super) fn write(self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(MANIFEST);
-        let text = self.sum().and_then(|crc32| serde_json::to_vec_pretty(&Sealed { crc32, checkpoint: self }));
+        let text = self.sum().and_then(|sum| serde_json::to_vec_pretty(&Sealed { crc32: Some(sum), checkpoint: self }));
         let text = text.map_err(|e| CheckpointError::Beside(e.to_string()))?;
         write_durably(&path, &text)
     }
 
-    /// Reads it from a folder.
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(MANIFEST);
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
-        let value: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let damaged = |error| CheckpointError::damaged(&path, error);
+        let value: serde_json::Value = serde_json::from_slice(&text).map_err(damaged)?;
         // Other versions may have other fields, so the version is compared before the rest is parsed.
         let found = value["checkpoint"]["version"].as_u64().and_then(|found| u32::try_from(found).ok());
         if let Some(found) = found.filter(|&found| found != VERSION) {
             return Err(CheckpointError::Version { path, found, reads: VERSION });
         }
-        let sealed: Sealed =
-            serde_json::from_value(value).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-        let sum = sealed.checkpoint.sum().map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
+        let sealed: Sealed<Self> = serde_json::from_value(value).map_err(damaged)?;
+        let sum = sealed.checkpoint.sum().map_err(damaged)?;
         let manifest = sealed.checkpoint;
         let whole = manifest.parameters.iter().all(|p| p.file < manifest.files.len() && !p.names.is_empty());
         let whole = whole && (manifest.base.is_some() || manifest.parameters.iter().all(|p| !p.in_base));
         let inside = manifest.files.iter().all(|file| Path::new(&file.name).file_name() == Some(file.name.as_ref()));
-        match sum == sealed.crc32 && whole && inside {
+        match Some(sum) == sealed.crc32 && whole && inside {
             true => Ok(manifest),
             false => Err(CheckpointError::damaged(&path, "its checksum does not match its contents")),
         }

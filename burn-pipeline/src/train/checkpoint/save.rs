@@ -52,7 +52,7 @@ impl Pipeline {
         let staging = self.begin(checkpoints)?;
         // Every rank has replied, so none is still writing when an error is returned.
         let (base, given) = (checkpoints.base.clone(), self.branch.given.digests.clone());
-        let saved = self.ask(Save { folder: staging.folder().to_owned(), base, given })?;
+        let saved = self.ask(Save { folder: staging.folder.clone(), base, given })?;
         let mut stages = saved.into_iter().collect::<Result<Vec<Vec<SavedStage>>, _>>()?.concat();
         stages.sort_by_key(|stage| stage.stage);
         let mut known = BTreeSet::new();
@@ -76,10 +76,14 @@ impl Pipeline {
         if self.training.is_mid_step() {
             return Err(CheckpointError::MidStep);
         }
-        if let Some((name, first, second)) = self.stages.claimed_twice() {
-            return Err(CheckpointError::SameName { name, first, second });
-        }
+        self.refuse_same_names()?;
         serde_json::to_string(beside).map_err(|e| CheckpointError::Beside(e.to_string()))
+    }
+
+    /// Refuses a name that two stages claim for parameters that are not tied.
+    pub(super) fn refuse_same_names(&self) -> Result<(), CheckpointError> {
+        let refused = |(name, first, second)| Err(CheckpointError::SameName { name, first, second });
+        self.stages.claimed_twice().map_or(Ok(()), refused)
     }
 
     /// Starts a checkpoint, or joins the one that rank 0 starts.
@@ -93,7 +97,7 @@ impl Pipeline {
         let begin = || checkpoints.all().and_then(uneven).and_then(|()| checkpoints.begin(steps, job));
         let begun = self.ranks.holds(0).then(begin);
         let name = match &begun {
-            Some(Ok(staging)) => Ok(staging.name().to_owned()),
+            Some(Ok(staging)) => Ok(staging.name.clone()),
             Some(Err(error)) => Err(error.to_string()),
             None => Ok(String::new()),
         };

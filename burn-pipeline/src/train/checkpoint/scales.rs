@@ -14,9 +14,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// The scale of each adapter of a stage, by the path of the weight that it adapts.
-///
-/// # Errors
-/// Returns [`CheckpointError::Device`] if a value cannot be read.
 pub(super) fn scales(held: &mut dyn ErasedStage) -> Result<BTreeMap<String, f64>, CheckpointError> {
     let ids: HashMap<String, ParamId> = held.named_weights().into_iter().map(|w| (w.path, w.id)).collect();
     let mut ones_and_zeros: HashMap<ParamId, f32> = HashMap::new();

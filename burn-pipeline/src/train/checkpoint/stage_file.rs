@@ -105,8 +105,7 @@ impl Save {
         }
         for (field, kept) in kept {
             let StateValue::Tensor(data) = kept else { continue };
-            let (name, dtype, shape) = (ParameterEntry::state_key(&name, &field), data.dtype(), data.shape().to_vec());
-            items.push(Item { name, dtype, shape, read: Box::new(move || Ok(data)) });
+            items.push(Item::of(ParameterEntry::state_key(&name, &field), data));
         }
         Ok((ParameterEntry { in_base, ..entry }, items))
     }

@@ -7,7 +7,7 @@
 
 use super::digests::HeldDigest;
 use super::error::CheckpointError;
-use super::manifest::{Manifest, ParameterEntry, dtype_name};
+use super::manifest::{Manifest, ParameterEntry, StateEntry, dtype_name};
 use super::pretrained::is_adapter;
 use super::tensors::{Item, Tensors, write_model};
 use super::types::{as_type_of, fits};
@@ -26,7 +26,6 @@ use burn_pipeline_plan::plan::StageId;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
 /// A complete checkpoint.
 #[derive(Clone, Debug)]
@@ -45,7 +44,6 @@ const SHARED: &str = "shared/";
 pub(crate) enum Contents {
     /// Weights, and the optimizer's state if there is an optimizer.
     All,
-    /// Only weights.
     Weights,
 }
 
@@ -63,20 +61,6 @@ pub(super) struct Wanted<'a> {
     pub(super) held: &'a HashMap<ParamId, HeldDigest>,
     /// True if parameters in half precision may have masters, those that are frozen too.
     pub(super) masters: bool,
-}
-
-impl<'a> Wanted<'a> {
-    /// Everything of a single module.
-    fn of_module(weights: &'a [NamedWeight], contents: Contents, held: &'a HashMap<ParamId, HeldDigest>) -> Self {
-        let has_optimizer = contents == Contents::All;
-        Self { weights, stage: None, holders: alone(), contents, has_optimizer, held, masters: false }
-    }
-}
-
-/// The ranks that hold a module which is not cut.
-fn alone() -> Holders<'static> {
-    static ALONE: LazyLock<TensorGroup> = LazyLock::new(TensorGroup::alone);
-    Holders::new(&ALONE, &ALONE)
 }
 
 impl Checkpoint {
@@ -104,11 +88,6 @@ impl Checkpoint {
     /// The progress of the job.
     pub fn progress(&self) -> Progress {
         self.manifest.progress
-    }
-
-    /// Its serial number in its folder.
-    pub(super) fn serial(&self) -> Option<u64> {
-        self.manifest.serial
     }
 
     /// A text that distinguishes it from other checkpoints: its name, its step, and the checksum of its manifest.
@@ -152,9 +131,7 @@ impl Checkpoint {
     /// Returns [`CheckpointError`] if a parameter is missing or has another shape or element type (half precision and
     /// f32 are converted, as by [`Pipeline::load`](crate::train::Pipeline::load)), or if a file is damaged.
     pub fn load_module<M: Module>(&self, module: M, names: &Names) -> Result<M, CheckpointError> {
-        let weights = named_weights(&module, names);
-        let held = self.digests_of(&weights, alone());
-        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::Weights, &held), &mut || ())?;
+        let state = self.state_of(&named_weights(&module, names), Contents::Weights)?;
         Ok(with_weights(module, &state.weights))
     }
 
@@ -170,11 +147,20 @@ impl Checkpoint {
         names: &Names,
     ) -> Result<ModuleOptimizer, CheckpointError> {
         let weights = named_weights(module, names);
-        let held = self.digests_of(&weights, alone());
-        let (state, _) = self.state_for(Wanted::of_module(&weights, Contents::All, &held), &mut || ())?;
+        let state = self.state_of(&weights, Contents::All)?;
         let paths = weights.into_iter().map(|weight| (weight.id, weight.path)).collect();
         let states = state.optimizer.unwrap_or_default();
         with_optimizer_state(optimizer, &states, &paths).map_err(CheckpointError::OptimizerState)
+    }
+
+    /// Returns what a module with these weights takes over, which is not cut.
+    fn state_of(&self, weights: &[NamedWeight], contents: Contents) -> Result<StageState, CheckpointError> {
+        let alone = TensorGroup::alone();
+        let holders = Holders::new(&alone, &alone);
+        let held = &self.digests_of(weights, holders);
+        let has_optimizer = contents == Contents::All;
+        let wanted = Wanted { weights, stage: None, holders, contents, has_optimizer, held, masters: false };
+        self.state_for(wanted, &mut || ()).map(|(state, _)| state)
     }
 
     /// Writes the weights of the whole model into one safetensors file, by their names; tied ones once, under the name
@@ -190,12 +176,7 @@ impl Checkpoint {
         let read = self.read(&all, false, &mut || ())?;
         let key = |place: usize| self.manifest.parameters[place].key();
         let tensors: BTreeMap<&str, TensorData> = read.into_iter().map(|(at, (data, _))| (key(at), data)).collect();
-        let items = tensors.into_iter().map(|(name, data)| Item {
-            name: name.to_owned(),
-            dtype: data.dtype(),
-            shape: data.shape().to_vec(),
-            read: Box::new(move || Ok(data)),
-        });
+        let items = tensors.into_iter().map(|(name, data)| Item::of(name.to_owned(), data));
         write_model(path.as_ref(), items.collect())
     }
 
@@ -293,35 +274,29 @@ impl Checkpoint {
             progress();
             for place in here {
                 let entry = &self.manifest.parameters[place];
-                let data = tensors.take(std::iter::once(entry.key()))?.remove(entry.key());
-                let described =
-                    |data: &TensorData| **data.shape() == *entry.shape && dtype_name(data.dtype()) == entry.dtype;
-                if !data.as_ref().is_some_and(described) {
+                let data = tensors.take(entry.key())?;
+                if **data.shape() != *entry.shape || dtype_name(data.dtype()) != entry.dtype {
                     let what = format!("its `{}` is not what the manifest describes", entry.key());
                     return Err(CheckpointError::damaged(&self.folder.join(&file.name), what));
                 }
-                let state = if with_optimizer { self.kept(entry, &tensors)? } else { ParameterState::new() };
-                read.extend(data.map(|data| (place, (data, state))));
+                let state = if with_optimizer { kept(entry, &tensors)? } else { ParameterState::new() };
+                read.insert(place, (data, state));
             }
         }
         Ok(read)
     }
+}
 
-    /// The saved optimizer state of a parameter.
-    fn kept(&self, entry: &ParameterEntry, tensors: &Tensors) -> Result<ParameterState, CheckpointError> {
-        let mut state = ParameterState::new();
-        for (field, kept) in &entry.state {
-            let value = match kept.value() {
-                Some(number) => Some(number),
-                None => {
-                    let key = ParameterEntry::state_key(entry.key(), field);
-                    tensors.take(std::iter::once(&*key))?.remove(&*key).map(StateValue::Tensor)
-                }
-            };
-            state.extend(value.map(|value| (field.clone(), value)));
-        }
-        Ok(state)
-    }
+/// The saved optimizer state of a parameter.
+fn kept(entry: &ParameterEntry, tensors: &Tensors) -> Result<ParameterState, CheckpointError> {
+    let value = |(field, kept): (&String, &StateEntry)| {
+        let value = match kept.value() {
+            Some(number) => number,
+            None => StateValue::Tensor(tensors.take(&ParameterEntry::state_key(entry.key(), field))?),
+        };
+        Ok((field.clone(), value))
+    };
+    entry.state.iter().map(value).collect()
 }
 
 /// The name that all copies of a tied parameter share.
@@ -360,7 +335,6 @@ pub(super) type States = HashMap<ParamId, ParameterState>;
 mod tests {
     use super::*;
     use crate::train::checkpoint::tensors::write;
-    use burn::tensor::DType;
     use tempfile::tempdir;
 
     #[test]
@@ -368,9 +342,7 @@ mod tests {
         let folder = tempdir().unwrap();
         for (dtype, shape, fits) in [("f32", vec![2, 3], true), ("f32", vec![3, 2], false), ("i32", vec![2, 3], false)]
         {
-            let data = TensorData::new(vec![0f32; 6], [2, 3]);
-            let item =
-                Item { name: "x".into(), dtype: DType::F32, shape: vec![2, 3], read: Box::new(move || Ok(data)) };
+            let item = Item::of("x".into(), TensorData::new(vec![0f32; 6], [2, 3]));
             let file = write(&folder.path().join("stage.safetensors"), vec![item], &[], &mut || ()).unwrap();
             let mut manifest = Manifest::new(Progress::default(), "null".into(), "plan".into(), 1);
             manifest.files.push(file);

@@ -5,13 +5,12 @@
 //! 2. The checksum is computed while the file is written. A file counts as written only once it is synchronised.
 //! 3. A file is read as a whole, and its size and checksum are compared first, so no byte of a damaged one is used.
 
-use super::durable::synchronise_around;
+use super::durable::appear;
 use super::error::{CheckpointError, READING};
 use super::manifest::FileEntry;
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensors};
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -25,7 +24,12 @@ pub(super) struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// The size of its values.
+    /// A tensor whose values are on the host.
+    pub(super) fn of(name: String, data: TensorData) -> Self {
+        let (dtype, shape) = (data.dtype(), data.shape().to_vec());
+        Self { name, dtype, shape, read: Box::new(move || Ok(data)) }
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         self.shape.iter().fold(self.dtype.size() as u64, |bytes, &size| bytes.saturating_mul(size as u64))
     }
@@ -48,8 +52,8 @@ pub(super) fn write(
         offset = end;
     }
     let about = about.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-    let header = Metadata::new(Some(about), header).map_err(|e| format(path, &e))?;
-    let mut header = serde_json::to_vec(&header).map_err(|e| format(path, &e))?;
+    let header = Metadata::new(Some(about), header).map_err(|e| CheckpointError::damaged(path, e))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| CheckpointError::damaged(path, e))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     let mut out = Checked::create(path)?;
     out.write(&(header.len() as u64).to_le_bytes())?;
@@ -73,12 +77,8 @@ pub(super) fn in_file_order(a: (DType, &str), b: (DType, &str)) -> std::cmp::Ord
 
 /// Writes a model's weights for other programs, atomically.
 pub(super) fn write_model(path: &Path, items: Vec<Item<'_>>) -> Result<(), CheckpointError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let written = write_file(partial, items);
-    let written = written.and_then(|()| std::fs::rename(partial, path).map_err(CheckpointError::io("writing", path)));
-    let written = written.and_then(|()| synchronise_around(path));
+    let partial = path.with_added_extension("partial");
+    let written = write_file(&partial, items).and_then(|()| appear(&partial, path));
     written.inspect_err(|_| {
         // Keep the error of writing, not that of the clean-up.
         let _ = std::fs::remove_file(partial);
@@ -99,10 +99,6 @@ fn unstored(item: &Item<'_>) -> CheckpointError {
 /// The error for a tensor that differs from what another rank announced.
 fn other(name: &str) -> CheckpointError {
     CheckpointError::Device { name: name.to_owned(), message: "it is not as its rank announced it".to_owned() }
-}
-
-fn format(path: &Path, error: &dyn std::fmt::Display) -> CheckpointError {
-    CheckpointError::damaged(path, error.to_string())
 }
 
 /// Converts booleans to one byte each; leaves everything else unchanged.
@@ -193,23 +189,14 @@ impl Tensors {
         Ok(Self { path, buffer })
     }
 
-    /// Copies tensors out, by name.
-    pub(super) fn take<'n>(
-        &self,
-        names: impl Iterator<Item = &'n str>,
-    ) -> Result<HashMap<&'n str, TensorData>, CheckpointError> {
-        let tensors = SafeTensors::deserialize(&self.buffer).map_err(|e| format(&self.path, &e))?;
-        let mut taken = HashMap::new();
-        for name in names {
-            let view = tensors.tensor(name).map_err(|e| format(&self.path, &e))?;
-            let dtype = read_as(view.dtype()).ok_or_else(|| CheckpointError::ElementType {
-                name: name.to_owned(),
-                dtype: format!("{:?}", view.dtype()),
-            })?;
-            let data = TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype);
-            taken.insert(name, data);
-        }
-        Ok(taken)
+    pub(super) fn take(&self, name: &str) -> Result<TensorData, CheckpointError> {
+        let tensors = SafeTensors::deserialize(&self.buffer).map_err(|e| CheckpointError::damaged(&self.path, e))?;
+        let view = tensors.tensor(name).map_err(|e| CheckpointError::damaged(&self.path, e))?;
+        let dtype = read_as(view.dtype()).ok_or_else(|| CheckpointError::ElementType {
+            name: name.to_owned(),
+            dtype: format!("{:?}", view.dtype()),
+        })?;
+        Ok(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype))
     }
 }
 

@@ -5,11 +5,11 @@
 //! optimizer state; one in f32 is rounded to half precision once, to nearest even. Optimizer state is never rounded,
 //! and other pairs of float types are refused. Integers get the model's type, booleans the device's.
 
+use super::digests::trained;
 use super::error::CheckpointError;
 use super::manifest::dtype_name;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, ParameterState, StageState, StateValue};
-use burn::module::ParamId;
 use burn::tensor::{DType, TensorData};
 
 /// Returns true if a parameter that was saved with the element type of this name can be loaded as `own`.
@@ -23,9 +23,6 @@ pub(super) fn fits(saved: &str, own: &AnyTensor) -> bool {
 }
 
 /// A saved parameter in the type of `own`, with its optimizer state.
-///
-/// # Errors
-/// Returns [`CheckpointError`] if the state would be rounded, or the type cannot hold a value.
 pub(super) fn as_type_of(
     own: &AnyTensor,
     name: &str,
@@ -41,10 +38,7 @@ pub(super) fn as_type_of(
     converted(name, saved, own.dtype())
 }
 
-/// A tensor in another element type of its kind.
-///
-/// # Errors
-/// Returns [`CheckpointError::Range`] if the type cannot hold a value, which would become infinite or panic.
+/// A tensor in another element type of its kind. Refuses values that would become infinite, or panic.
 pub(super) fn converted(name: &str, data: TensorData, to: DType) -> Result<TensorData, CheckpointError> {
     let refused = || CheckpointError::Range { name: name.to_owned(), dtype: dtype_name(to) };
     if let Some(holds) = integers(to)
@@ -76,16 +70,12 @@ fn own_limit_below(dtype: DType, other: f64) -> bool {
 }
 
 /// Refuses values of masters whose rounded copies, with which a stage computes, would be infinite.
-///
-/// # Errors
-/// Returns [`CheckpointError::Range`] for the first of them.
 pub(super) fn refuse_infinite_copies(held: &dyn ErasedStage, state: &StageState) -> Result<(), CheckpointError> {
     if held.options().precision.is_none() {
         return Ok(());
     }
     // A frozen mask may well be infinite.
-    let trained: Vec<ParamId> = held.named_parameters().iter().filter(|p| p.trainable).map(|p| p.id).collect();
-    let copies = held.computed().into_iter();
+    let (trained, copies) = (trained(held), held.computed().into_iter());
     let copies = copies.filter(|(id, copy)| copy.dtype() == DType::F16 && trained.contains(id));
     let masters = copies.filter_map(|(id, _)| Some((id, state.weights.get(&id)?)));
     for (id, master) in masters.filter(|(_, master)| master.dtype() != DType::F16) {
@@ -130,10 +120,8 @@ fn whole_numbers(data: &TensorData) -> Box<dyn Iterator<Item = i128> + '_> {
     }
 }
 
-/// Widens the optimizer state of a parameter that was saved with another type.
-///
-/// # Errors
-/// Returns a message if it would be rounded: the next steps would not follow from what was saved.
+/// Widens the optimizer state of a parameter that was saved with another type. Refuses to round it: the next steps would
+/// not follow from what was saved.
 fn widen(name: &str, state: &mut ParameterState, own: DType) -> Result<(), String> {
     for (field, value) in state {
         let StateValue::Tensor(data) = value else { continue };

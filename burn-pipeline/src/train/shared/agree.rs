@@ -11,8 +11,7 @@
 //!    all members. A link with collectives of its own forms the groups as sets of ranks.
 
 use super::declare::SharedParameter;
-use super::held::HeldParameter;
-use super::sharing::{Copy, Sharing};
+use super::sharing::{HeldParameter, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::ranks::Grid;
 use crate::stage::SharedError;
@@ -87,7 +86,7 @@ impl Sharing {
         let table = executor.gather(&own)?;
         let sharded: BTreeMap<usize, bool> = table.into_iter().flatten().collect();
         for member in self.groups.iter().flat_map(|group| &group.members) {
-            let of = |copy: &Copy| sharded.get(&copy.stage.index());
+            let of = |copy: &HeldParameter| sharded.get(&copy.stage.index());
             let first = &member.copies[0];
             if let Some(other) = member.copies.iter().find(|copy| of(copy) != of(first)) {
                 let (stage, first_stage) = (other.stage.index(), first.stage.index());

@@ -5,7 +5,7 @@
 //! 2. After a module was replaced, before the next batch or checkpoint: a new module may have another value of one
 //!    copy, or freeze it.
 
-use super::sharing::{Copy, Sharing};
+use super::sharing::{HeldParameter, Member, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::stage::SharedError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +17,7 @@ impl Sharing {
         if std::mem::replace(&mut self.compared, true) {
             return Ok(());
         }
-        self.refuse_unlike(executor, |name, stage, path, first_stage, first_path| SharedError::Diverged {
-            name,
-            stage,
-            path,
-            first_stage,
-            first_path,
-        })
+        self.refuse_unlike(executor, false)
     }
 
     /// After a module was replaced: refuses copies that differ. All ranks must call it.
@@ -31,39 +25,27 @@ impl Sharing {
         if !self.replaced {
             return Ok(());
         }
-        self.refuse_unlike(executor, |name, stage, path, first_stage, first_path| SharedError::Replaced {
-            name,
-            stage,
-            path,
-            first_stage,
-            first_path,
-        })?;
+        self.refuse_unlike(executor, true)?;
         self.replaced = false;
         Ok(())
     }
 
     /// Refuses a copy that differs from its parameter's first copy, in value or in whether it trains. All ranks must
-    /// call it. `error` takes the parameter's name, and stage and path of the copy and of the first copy.
-    fn refuse_unlike(
-        &self,
-        executor: &mut Executor,
-        error: impl Fn(String, usize, String, usize, String) -> SharedError,
-    ) -> Result<(), ExecuteError> {
+    /// call it. `replaced` is true if a replaced module may be the cause.
+    fn refuse_unlike(&self, executor: &mut Executor, replaced: bool) -> Result<(), ExecuteError> {
         if self.groups.is_empty() {
             return Ok(());
         }
+        // Every copy, and the place of its parameter's first copy.
+        let mut copies: Vec<(&Member, &HeldParameter, usize)> = Vec::new();
+        for member in self.groups.iter().flat_map(|group| &group.members) {
+            let first = copies.len();
+            copies.extend(member.copies.iter().map(|copy| (member, copy, first)));
+        }
         let rank = executor.rank();
-        let copies =
-            || self.groups.iter().flat_map(|group| &group.members).flat_map(|m| m.copies.iter().map(move |c| (m, c)));
         let mut own: Vec<(usize, u64)> = Vec::new();
-        for (place, (_, copy)) in copies().enumerate() {
-            let Some(held) = executor.stages().get(&copy.stage) else { continue };
-            let Some((_, weight)) = held.weights().into_iter().find(|(id, _)| *id == copy.id) else { continue };
-            let data = weight.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
-            let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id && parameter.trainable);
-            let mut hasher = DefaultHasher::new();
-            (data.as_bytes(), trains).hash(&mut hasher);
-            own.push((place, hasher.finish()));
+        for (place, (_, copy, _)) in copies.iter().enumerate() {
+            own.extend(hash_of(executor, copy)?.map(|hash| (place, hash)));
         }
         let table = executor.gather(&own)?;
         // Each data-parallel replica is compared by itself, because shards differ between replicas; likewise each place
@@ -74,18 +56,31 @@ impl Sharing {
         let rows = rows.flat_map(|(rank, row)| row.iter().map(move |&(place, hash)| ((held_by(rank), place), hash)));
         let hashes: BTreeMap<((usize, usize), usize), u64> = rows.collect();
         let holders: BTreeSet<(usize, usize)> = hashes.keys().map(|(holder, _)| *holder).collect();
-        let hash = |holder: (usize, usize), place: usize| hashes.get(&(holder, place)).copied();
-        for (place, (member, copy)) in copies().enumerate() {
-            let first = &member.copies[0];
-            let first_place = copies().position(|(m, c)| std::ptr::eq(m, member) && std::ptr::eq(c, first));
-            let diverged = |of: &(usize, usize)| hash(*of, place) != first_place.and_then(|first| hash(*of, first));
+        for (place, &(member, copy, first)) in copies.iter().enumerate() {
+            let diverged = |holder: &(usize, usize)| hashes.get(&(*holder, place)) != hashes.get(&(*holder, first));
             if holders.iter().any(diverged) {
-                let (name, of) = (member.name.clone(), |copy: &Copy| (copy.stage.index(), copy.path.clone()));
-                let ((stage, path), (first_stage, first_path)) = (of(copy), of(first));
-                let source = Box::new(error(name, stage, path, first_stage, first_path));
-                return Err(ExecuteError::Shared { rank, source });
+                let of = |copy: &HeldParameter| (copy.stage.index(), copy.path.clone());
+                let (name, (stage, path)) = (member.name.clone(), of(copy));
+                let (first_stage, first_path) = of(&member.copies[0]);
+                let source = match replaced {
+                    true => SharedError::Replaced { name, stage, path, first_stage, first_path },
+                    false => SharedError::Diverged { name, stage, path, first_stage, first_path },
+                };
+                return Err(ExecuteError::Shared { rank, source: Box::new(source) });
             }
         }
         Ok(())
     }
+}
+
+/// The hash of a copy's values, and of whether it trains; `None` if another rank holds it.
+fn hash_of(executor: &mut Executor, copy: &HeldParameter) -> Result<Option<u64>, ExecuteError> {
+    let rank = executor.rank();
+    let Some(held) = executor.stages().get(&copy.stage) else { return Ok(None) };
+    let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id() && parameter.trainable);
+    let Some(value) = copy.value(executor) else { return Ok(None) };
+    let data = value.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
+    let mut hasher = DefaultHasher::new();
+    (data.as_bytes(), trains).hash(&mut hasher);
+    Ok(Some(hasher.finish()))
 }

@@ -9,11 +9,9 @@
 //! 3. Ranks are pipeline ranks here. Each may be a tensor-parallel group; all groups with a copy have the same size.
 
 use super::declare::{SharedParameter, matches};
-use super::held::HeldParameter;
 use super::report::{SharedCopy, SharedReport};
-use super::sharing::{Copy, Group, Member, Sharing};
+use super::sharing::{Group, HeldParameter, Member, Sharing};
 use crate::stage::SharedError;
-use burn::module::ParamId;
 use burn_pipeline_plan::plan::{Placement, StageId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +38,7 @@ impl Sharing {
                 sharing.names.entry(declaration.name().to_owned()).or_default().extend(names);
                 let copies = distinct(held.into_iter());
                 refuse_sizes(declaration.name(), &copies, |row| sizes(placement.rank_of(row.stage)))?;
-                sharing.add(declaration.name(), copies, placement, replica == 0)?;
+                sharing.add(declaration.name(), copies, placement)?;
             }
         }
         for report in &mut sharing.reports {
@@ -53,13 +51,7 @@ impl Sharing {
     }
 
     /// Adds one declaration's copies on one route, in model order.
-    fn add(
-        &mut self,
-        name: &str,
-        copies: Vec<HeldParameter>,
-        placement: &Placement,
-        report: bool,
-    ) -> Result<(), Box<SharedError>> {
+    fn add(&mut self, name: &str, copies: Vec<HeldParameter>, placement: &Placement) -> Result<(), Box<SharedError>> {
         let Some(first) = copies.first() else { return Ok(()) };
         if let Some(other) = copies.iter().find(|row| row.spec() != first.spec()) {
             return Err(Box::new(SharedError::Unlike {
@@ -74,7 +66,7 @@ impl Sharing {
         }
         let ranks: BTreeSet<usize> = copies.iter().map(|row| placement.rank_of(row.stage)).collect();
         let ranks: Vec<usize> = ranks.into_iter().collect();
-        if report {
+        if first.stage.route() == 0 {
             let copy = |row: &HeldParameter| SharedCopy {
                 stage: row.stage.index(),
                 rank: placement.rank_of(row.stage),
@@ -92,12 +84,10 @@ impl Sharing {
         }
         self.repeats.extend(copies.iter().skip(1).map(|row| (row.stage, row.id)));
         if copies.len() > 1 {
-            let copy = |row: HeldParameter| Copy { stage: row.stage, id: ParamId::from(row.id), path: row.path };
-            let in_model = copies[0].name.clone();
-            let member = Member { name: name.to_owned(), in_model, copies: copies.into_iter().map(copy).collect() };
-            let replica = member.copies[0].stage.route();
+            let member = Member { name: name.to_owned(), copies };
+            let route = |member: &Member| member.copies[0].stage.route();
             let same = |group: &&mut Group| {
-                group.ranks == ranks && group.members.iter().any(|m| m.copies[0].stage.route() == replica)
+                group.ranks == ranks && group.members.iter().any(|other| route(other) == route(&member))
             };
             match self.groups.iter_mut().find(same) {
                 Some(group) => group.members.push(member),

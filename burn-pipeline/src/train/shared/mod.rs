@@ -27,7 +27,6 @@ mod agree;
 mod declare;
 mod diverged;
 mod find;
-mod held;
 mod report;
 mod sharing;
 mod sum;

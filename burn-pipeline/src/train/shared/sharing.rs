@@ -1,19 +1,59 @@
-//! The agreement of all ranks on tied parameters.
+//! The agreement of all ranks on tied parameters, and what they exchange for it.
 
 use super::declare::SharedParameter;
 use super::report::SharedReport;
 use crate::execute::Executor;
+use crate::payload::AnyTensor;
 use crate::stage::{NamedParameter, Offered};
+use crate::tensor_parallel::TensorGroup;
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One copy of a tied parameter.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Copy {
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct HeldParameter {
     pub(super) stage: StageId,
-    pub(super) id: ParamId,
+    /// Burn's id as a number, which ranks can exchange.
+    pub(super) id: u64,
     pub(super) path: String,
+    /// Its name in the whole model.
+    pub(super) name: String,
+    /// The shape of the whole parameter, also if ranks have pieces.
+    pub(super) shape: Vec<usize>,
+    /// The axis along which the tensor-parallel group cuts it.
+    pub(super) cut: Option<usize>,
+    /// Element type, by name.
+    pub(super) dtype: String,
+    pub(super) bytes: usize,
+    pub(super) trainable: bool,
+}
+
+impl HeldParameter {
+    pub(super) fn id(&self) -> ParamId {
+        ParamId::from(self.id)
+    }
+
+    /// The parameter of a stage that `group` holds.
+    pub(super) fn new(stage: StageId, parameter: NamedParameter, group: &TensorGroup) -> Self {
+        let NamedParameter { path, name, id, shape, dtype, trainable } = parameter;
+        let (shape, cut) = (group.whole_shape(id, shape.into()).to_vec(), group.axis_of(id));
+        let bytes = shape.iter().product::<usize>() * dtype.size();
+        Self { stage, id: id.val(), path, name, shape, cut, dtype: format!("{dtype:?}"), bytes, trainable }
+    }
+
+    /// Its value on this rank; `None` if another rank holds it.
+    pub(super) fn value(&self, executor: &mut Executor) -> Option<AnyTensor> {
+        let weights = executor.stages().get(&self.stage)?.weights();
+        weights.into_iter().find(|(id, _)| *id == self.id()).map(|(_, value)| value)
+    }
+
+    /// Its shape, element type, whether it is trained, and how it is cut, as text.
+    pub(super) fn spec(&self) -> String {
+        let trained = if self.trainable { "trained" } else { "frozen" };
+        let cut = self.cut.map(|axis| format!(", cut along axis {axis}")).unwrap_or_default();
+        format!("{:?} of {}, {trained}{cut}", self.shape, self.dtype)
+    }
 }
 
 /// The copies of a tied parameter on one route of the model, in model order.
@@ -21,9 +61,7 @@ pub(super) struct Copy {
 pub(super) struct Member {
     /// The declaration's name.
     pub(super) name: String,
-    /// The first copy's name in the model.
-    pub(super) in_model: String,
-    pub(super) copies: Vec<Copy>,
+    pub(super) copies: Vec<HeldParameter>,
 }
 
 /// Members held by exactly the same ranks, possibly only one. With tensor-parallel groups, these are the ranks with the
@@ -43,15 +81,14 @@ pub(crate) struct Sharing {
     pub(super) groups: Vec<Group>,
     /// Copies that are not the first of their parameter: the gradient norm leaves them out.
     pub(super) repeats: BTreeSet<(StageId, u64)>,
-    pub(super) reports: Vec<SharedReport>,
+    pub(crate) reports: Vec<SharedReport>,
     /// The names in the model of each declaration's copies.
     pub(super) names: BTreeMap<String, BTreeSet<String>>,
-    /// What the user declared.
     pub(super) declared: Vec<SharedParameter>,
-    /// True if copies were compared after the first step.
-    pub(super) compared: bool,
-    /// True if a module was replaced since copies were compared.
-    pub(super) replaced: bool,
+    /// True if copies were compared after the first step; the next step compares them otherwise.
+    pub(crate) compared: bool,
+    /// True if a module was replaced since copies were compared; the next training call or save compares them first.
+    pub(crate) replaced: bool,
 }
 
 impl Sharing {
@@ -79,7 +116,7 @@ impl Sharing {
         for member in self.groups.iter().flat_map(|group| &group.members) {
             for copy in &member.copies {
                 if let Some(held) = executor.stages().get_mut(&copy.stage) {
-                    held.options_mut().names.copy_of(copy.id, member.in_model.clone());
+                    held.options_mut().names.copy_of(copy.id(), member.copies[0].name.clone());
                 }
             }
         }
@@ -99,25 +136,5 @@ impl Sharing {
     /// Returns true if a declaration of tied parameters names this path.
     pub(crate) fn declares(&self, path: &str) -> bool {
         self.declared.iter().any(|shared| shared.holds(path))
-    }
-
-    /// Makes the next step compare copies again.
-    pub(crate) fn compare_again(&mut self) {
-        self.compared = false;
-    }
-
-    /// Makes the next training call or save compare copies first.
-    pub(crate) fn module_replaced(&mut self) {
-        self.replaced = true;
-    }
-
-    /// Returns true if a module was replaced since copies were compared.
-    pub(crate) fn is_replaced(&self) -> bool {
-        self.replaced
-    }
-
-    /// The reports on tied parameters.
-    pub(crate) fn reports(&self) -> &[SharedReport] {
-        &self.reports
     }
 }

@@ -1,46 +1,40 @@
 //! The reductions of groups: one value for all copies at the start, and one sum of gradients per step.
 
-use super::sharing::{Copy, Group, Sharing};
+use super::sharing::{Group, HeldParameter, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::link::{Activity, Header, MessageKind, TRANSFER};
 use crate::payload::AnyTensor;
 use crate::ranks::TensorList;
 use crate::stage::ErasedStage;
+use burn::module::ParamId;
 
 impl Sharing {
     /// Gives every copy the value of the first one. All ranks must call it.
     pub(crate) fn copy_first(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
-        for group in &self.groups {
-            let first = |executor: &mut Executor, copies: &[Copy]| {
-                let (stage, id) = (copies[0].stage, copies[0].id);
-                let weights = executor.stages().get(&stage).map(|held| held.weights()).unwrap_or_default();
-                weights.into_iter().find(|(other, _)| *other == id).map(|(_, weight)| weight)
-            };
-            // Only the rank of the first copy contributes a value, so the sum over the ranks is that value.
-            let Some(values) = reduce(executor, group, first)? else { continue };
-            for (member, value) in group.members.iter().zip(values) {
-                let Some(value) = value else { continue };
-                for copy in &member.copies {
-                    executor
-                        .stages()
-                        .get_mut(&copy.stage)
-                        .into_iter()
-                        .for_each(|held| set(held.as_mut(), copy, &value));
-                }
-            }
-        }
-        Ok(())
+        // Only the rank of the first copy contributes a value, so the sum over the ranks is that value.
+        let first = |executor: &mut Executor, copies: &[HeldParameter]| copies[0].value(executor);
+        self.reduce_into(executor, first, set)
     }
 
     /// Replaces the gradient of every copy by the sum over all copies. All ranks must call it.
     pub(crate) fn sum_gradients(&self, executor: &mut Executor) -> Result<(), ExecuteError> {
+        self.reduce_into(executor, own_sum, |held, id, sum| held.gradients().set(id, sum.clone()))
+    }
+
+    /// Reduces the value of `of` for each tied parameter, and gives it to each of this rank's copies by `set`.
+    fn reduce_into(
+        &self,
+        executor: &mut Executor,
+        of: impl Fn(&mut Executor, &[HeldParameter]) -> Option<AnyTensor>,
+        set: impl Fn(&mut dyn ErasedStage, ParamId, &AnyTensor),
+    ) -> Result<(), ExecuteError> {
         for group in &self.groups {
-            let Some(sums) = reduce(executor, group, own_sum)? else { continue };
-            for (member, sum) in group.members.iter().zip(sums) {
-                let Some(sum) = sum else { continue };
+            let Some(values) = reduce(executor, group, &of)? else { continue };
+            for (member, value) in group.members.iter().zip(values) {
+                let Some(value) = value else { continue };
                 for copy in &member.copies {
                     if let Some(held) = executor.stages().get_mut(&copy.stage) {
-                        held.gradients().set(copy.id, sum.clone());
+                        set(held.as_mut(), copy.id(), &value);
                     }
                 }
             }
@@ -50,8 +44,8 @@ impl Sharing {
 }
 
 /// The sum of the gradients of this rank's copies of one parameter, added in model order.
-fn own_sum(executor: &mut Executor, copies: &[Copy]) -> Option<AnyTensor> {
-    let take = |copy: &Copy| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id);
+fn own_sum(executor: &mut Executor, copies: &[HeldParameter]) -> Option<AnyTensor> {
+    let take = |copy: &HeldParameter| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id());
     copies.iter().filter_map(take).reduce(AnyTensor::plus)
 }
 
@@ -59,7 +53,7 @@ fn own_sum(executor: &mut Executor, copies: &[Copy]) -> Option<AnyTensor> {
 fn reduce(
     executor: &mut Executor,
     group: &Group,
-    of: impl Fn(&mut Executor, &[Copy]) -> Option<AnyTensor>,
+    of: impl Fn(&mut Executor, &[HeldParameter]) -> Option<AnyTensor>,
 ) -> Result<Option<TensorList>, ExecuteError> {
     let rank = executor.rank();
     if !group.ranks.contains(&rank) {
@@ -82,7 +76,7 @@ fn reduce(
 }
 
 /// Sets one parameter's value, in every place of the module.
-fn set(held: &mut dyn ErasedStage, copy: &Copy, value: &AnyTensor) {
+fn set(held: &mut dyn ErasedStage, parameter: ParamId, value: &AnyTensor) {
     let weights = held.weights().into_iter();
-    held.set_weights(weights.map(|(id, weight)| if id == copy.id { value.clone() } else { weight }).collect());
+    held.set_weights(weights.map(|(id, weight)| if id == parameter { value.clone() } else { weight }).collect());
 }

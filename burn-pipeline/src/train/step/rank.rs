@@ -132,7 +132,7 @@ impl Rank {
         let agreed = Self::agree(&mut self.executor, &placement, shared, shard_all);
         self.executor.swap(&mut aside);
         let sharing = agreed?;
-        let reports = sharing.reports().to_vec();
+        let reports = sharing.reports.clone();
         self.standby = Some(Standby { aside, placement, sharing });
         Ok(reports)
     }

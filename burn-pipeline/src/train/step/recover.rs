@@ -69,7 +69,7 @@ impl Rank {
         let link = self.executor.link();
         link.set_activity(Activity::Gathering);
         link.recover(deadline).map_err(|source| self.link_error(source))?;
-        let own = (self.calls, gathers, self.changes_weights, self.trains, self.sharing.is_replaced());
+        let own = (self.calls, gathers, self.changes_weights, self.trains, self.sharing.replaced);
         let table: Vec<(u64, bool, bool, bool, bool)> = self.executor.gather(&own)?;
         if let Some(other) = table.iter().position(|(calls, ..)| *calls != self.calls) {
             let message = format!("rank {other} has ended another call than this rank");
@@ -77,12 +77,10 @@ impl Rank {
         }
         self.executor.restart();
         (self.members_compared, self.copies_compared) = (false, false);
-        self.sharing.compare_again();
+        self.sharing.compared = false;
         // If any rank has not found gradients, all check again.
         self.trains = table.iter().all(|&(_, _, _, trains, _)| trains);
-        if table.iter().any(|&(.., replaced)| replaced) {
-            self.sharing.module_replaced();
-        }
+        self.sharing.replaced |= table.iter().any(|&(.., replaced)| replaced);
         let changed = table.iter().any(|&(_, _, changed, ..)| changed);
         let dropped = changed || table.iter().any(|&(_, gathers, ..)| gathers);
         if dropped && !changed {

@@ -3,10 +3,10 @@
 //! Guarantees: all ranks know the same order, or the same error. Fused tensors are joined within a stage, so the
 //! announcement does not depend on which stages a rank has.
 
-use super::how::{Export, Noted};
+use super::how::{Export, Formed};
 use crate::stage::NamedWeight;
 use crate::train::checkpoint::error::CheckpointError;
-use crate::train::checkpoint::pretrained::{Source, adapted};
+use crate::train::checkpoint::pretrained::Source;
 use crate::train::checkpoint::tensors::in_file_order;
 use crate::train::step::Rank;
 use crate::vocabulary::StageGroups;
@@ -38,24 +38,14 @@ pub(super) struct Own {
 }
 
 /// What a rank announces: the tensors that it will send, and for each rule whether it matched.
-type Row = (Vec<Entry>, Vec<bool>);
+pub(super) type Row = (Vec<Entry>, Vec<bool>);
 
-/// Joins what all ranks announce, or why they cannot: every tensor once, with the rank that sends it, in writing order.
-///
-/// # Errors
-/// Returns the error of a rank, or [`CheckpointError::Rule`] for a rule that matched nothing on any rank.
-pub(super) fn joined(
-    table: Vec<Result<Row, String>>,
-    own: Result<Row, CheckpointError>,
-    how: &Export,
-) -> Result<Vec<(usize, Entry)>, CheckpointError> {
-    own?;
-    let (mut rows, mut matched) = (Vec::new(), Vec::new());
-    for (rank, said) in table.into_iter().enumerate() {
-        let (entries, seen) = said.map_err(|message| CheckpointError::elsewhere(rank, message))?;
-        rows.push(entries);
-        add(&mut matched, &seen);
-    }
+/// Joins what all ranks announce: every tensor once, with the rank that sends it, in writing order. Refuses a rule that
+/// matched nothing on any rank.
+pub(super) fn joined(rows: Vec<Row>, how: &Export) -> Result<Vec<(usize, Entry)>, CheckpointError> {
+    let (rows, seen): (Vec<Vec<Entry>>, Vec<Vec<bool>>) = rows.into_iter().unzip();
+    let mut matched = Vec::new();
+    seen.iter().for_each(|seen| add(&mut matched, seen));
     how.all_matched(&matched)?;
     Ok(order(rows))
 }
@@ -76,17 +66,10 @@ pub(super) fn own_tensors(
     let (mut entries, mut matched) = (Vec::new(), Vec::new());
     // Copies of a stage are equal, except for pieces: the first one's tensors are written.
     for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| stage.route() == 0) {
-        let (holders, mut weights, mut noted) = (groups.of(stage), BTreeMap::new(), Noted::default());
-        for weight in if how.merges() { held.merged_weights() } else { held.named_weights() } {
-            let shape = holders.whole_shape(weight.id, weight.value.shape());
-            let tensor = adapted(weight.clone(), shape, how.adapter());
-            noted.note(&weight, &tensor.name, copies);
-            if !how.takes(&tensor.name) {
-                continue;
-            }
-            weights.entry(tensor.name.clone()).or_insert((weight, tensor));
-        }
-        let (table, seen) = how.apply(weights.keys().cloned(), &noted)?;
+        let holders = groups.of(stage);
+        let all = if how.merged { held.merged_weights() } else { held.named_weights() };
+        let whole_shape = |weight: &NamedWeight| holders.whole_shape(weight.id, weight.value.shape());
+        let Formed { weights, table, matched: seen } = how.form(all, whole_shape, copies)?;
         add(&mut matched, &seen);
         for (name, source) in table {
             let needed = source.names().into_iter().filter_map(|name| weights.get(name).cloned());

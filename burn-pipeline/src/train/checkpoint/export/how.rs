@@ -4,10 +4,11 @@ use crate::stage::NamedWeight;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::manifest::Turn;
 use crate::train::checkpoint::pretrained::{
-    Adapters, Given, Pretrained, Rules, Source, adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding,
+    Adapters, Given, Pretrained, Rules, Source, adapted, adapts_rows_of, as_of_embedding, is_adapter, is_of_embedding,
 };
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{IdentityAdapter, ModuleAdapter};
+use burn::tensor::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How [`Pipeline::export_as`](crate::train::Pipeline::export_as) writes a model: through an adapter, which alone is
@@ -26,40 +27,31 @@ use std::collections::{BTreeMap, BTreeSet};
 /// ```
 #[derive(Clone)]
 pub struct Export {
-    adapter: Box<dyn ModuleAdapter>,
+    pub(super) adapter: Box<dyn ModuleAdapter>,
     rules: Rules,
     /// The weights whose rules are undone.
     like: Option<Pretrained>,
-    shard: Option<u64>,
-    /// Set if adapters alone are written.
-    adapters: Option<Adapters>,
+    /// The most bytes in a file of a folder; `None` for one file.
+    pub(super) shard: Option<u64>,
+    /// What is said beside adapters, if these alone are written.
+    pub(super) adapters: Option<Adapters>,
     /// What PEFT's Auto classes load adapters for.
-    task: Option<String>,
+    pub(super) task: Option<String>,
     /// Whether adapters are added to the weights that they adapt.
-    merged: bool,
+    pub(super) merged: bool,
     /// The parameters whose rotary rows were reordered when they were loaded, and how.
     turned: BTreeMap<String, Turn>,
 }
 
-/// What is known of tensors beside their names, when they are exported.
-#[derive(Default)]
-pub(super) struct Noted {
-    /// Those that are written under the name of another copy.
-    pub(super) again: BTreeSet<String>,
-    /// Factors of embeddings' adapters.
-    pub(super) of_embeddings: BTreeSet<String>,
-}
-
-impl Noted {
-    /// Notes a weight that is called `name` now.
-    pub(super) fn note(&mut self, weight: &NamedWeight, name: &str, copies: &BTreeSet<String>) {
-        if copies.contains(&weight.names[0]) {
-            self.again.insert(name.to_owned());
-        }
-        if is_of_embedding(weight) {
-            self.of_embeddings.insert(name.to_owned());
-        }
-    }
+/// Weights in the form of an export.
+pub(super) struct Formed {
+    /// Each weight, and the tensor that the adapter makes of it, by that one's name.
+    pub(super) weights: BTreeMap<String, (NamedWeight, Stored)>,
+    /// What the rules make of these tensors.
+    pub(super) table: BTreeMap<String, Source>,
+    /// For each rule, whether it matched a tensor, or undoes what was made of ignored ones ([`Pretrained::ignored`]),
+    /// which the model does not have.
+    pub(super) matched: Vec<bool>,
 }
 
 impl std::fmt::Debug for Export {
@@ -106,7 +98,7 @@ impl Export {
     /// rotary rows are those of the other program again. A name gets the first one of the table that
     /// [`Pretrained::rename`] would turn into it. Tensors that were ignored are not written.
     pub fn like(mut self, weights: &Pretrained) -> Self {
-        self.rules = weights.rules().reversed();
+        self.rules = weights.rules.reversed();
         self.like = Some(weights.clone());
         if self.adapters.is_some() {
             self.rules.end_as_peft();
@@ -135,33 +127,44 @@ impl Export {
         Self { turned: turned.collect(), ..self }
     }
 
-    pub(super) fn merges(&self) -> bool {
-        self.merged
-    }
-
-    pub(super) fn adapter(&self) -> &dyn ModuleAdapter {
-        self.adapter.as_ref()
-    }
-
-    /// The table that the rules make of tensors with these names, and for each rule whether it matched one, or undoes
-    /// what was made of ignored tensors ([`Pretrained::ignored`]), which the model does not have. What would be made of
-    /// copies alone is left out. Factors of embeddings get their names in PEFT.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] if a rule does not fit.
-    pub(super) fn apply(
+    /// Weights in this form; `whole_shape` returns the shape of a whole one. What would be made alone of `copies`,
+    /// which are written under the name of another copy, is left out. Factors of embeddings get their names in PEFT.
+    pub(super) fn form(
         &self,
-        names: impl Iterator<Item = String>,
-        noted: &Noted,
-    ) -> Result<(BTreeMap<String, Source>, Vec<bool>), CheckpointError> {
-        let (mut table, mut matched) = self.rules.apply(names)?;
-        table.retain(|_, source| !source.names().into_iter().all(|name| noted.again.contains(name)));
-        let of_embedding = |source: &Source| source.names().into_iter().any(|name| noted.of_embeddings.contains(name));
+        all: impl IntoIterator<Item = NamedWeight>,
+        whole_shape: impl Fn(&NamedWeight) -> Shape,
+        copies: &BTreeSet<String>,
+    ) -> Result<Formed, CheckpointError> {
+        let (mut weights, mut again, mut of_embeddings) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        for weight in all {
+            let tensor = adapted(weight.clone(), whole_shape(&weight), self.adapter.as_ref());
+            if copies.contains(&weight.names[0]) {
+                again.insert(tensor.name.clone());
+            }
+            if is_of_embedding(&weight) {
+                of_embeddings.insert(tensor.name.clone());
+            }
+            if self.adapters.is_none() || is_adapter(&tensor.name) {
+                weights.entry(tensor.name.clone()).or_insert((weight, tensor));
+            }
+        }
+        let (mut table, mut matched) = self.rules.apply(weights.keys().cloned())?;
+        table.retain(|_, source| !source.names().into_iter().all(|name| again.contains(name)));
+        let of_embedding = |source: &Source| source.names().into_iter().any(|name| of_embeddings.contains(name));
         let named = |(name, source): (String, Source)| match of_embedding(&source) {
             true => (as_of_embedding(&name), source),
             false => (name, source),
         };
         let table: BTreeMap<String, Source> = table.into_iter().map(named).collect();
+        self.refuse_turned(&table)?;
+        if let Some(like) = self.like.as_ref().filter(|_| matched.contains(&false)) {
+            matched.iter_mut().zip(like.only_ignored()).for_each(|(matched, ignored)| *matched |= ignored);
+        }
+        Ok(Formed { weights, table, matched })
+    }
+
+    /// Refuses adapters alone, in the order of rotary rows in which the model has them.
+    fn refuse_turned(&self, table: &BTreeMap<String, Source>) -> Result<(), CheckpointError> {
         for (name, source) in table.iter().filter(|_| self.adapters.is_some()) {
             let turned = |name: &&str| {
                 let wanted = self.turned.get(*name).map(|&(heads, to_pairs)| (heads, !to_pairs));
@@ -173,31 +176,10 @@ impl Export {
                 return Err(CheckpointError::Rule { rule: format!("writes `{name}`"), message });
             }
         }
-        if let Some(like) = self.like.as_ref().filter(|_| matched.contains(&false)) {
-            matched.iter_mut().zip(like.only_ignored()).for_each(|(matched, ignored)| *matched |= ignored);
-        }
-        Ok((table, matched))
+        Ok(())
     }
 
-    /// Returns true if a tensor of this name in the model is written.
-    pub(super) fn takes(&self, name: &str) -> bool {
-        self.adapters.is_none() || is_adapter(name)
-    }
-
-    /// The task that adapters are for.
-    pub(super) fn task(&self) -> Option<&str> {
-        self.task.as_deref()
-    }
-
-    /// What is said beside adapters, if these alone are written.
-    pub(super) fn only_adapters(&self) -> Option<&Adapters> {
-        self.adapters.as_ref()
-    }
-
-    /// Checks that every rule matched a tensor. Where adapters alone are written, renames of other layers need not.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] for the first that did not, or if there is no adapter.
+    /// Refuses a rule that matched no tensor. Where adapters alone are written, renames of other layers need not.
     pub(super) fn all_matched(&self, matched: &[bool]) -> Result<(), CheckpointError> {
         match (&self.adapters, matched.last()) {
             (Some(_), Some(true)) => Ok(()),
@@ -205,15 +187,7 @@ impl Export {
         }
     }
 
-    /// The most bytes in a file of a folder; `None` for one file.
-    pub(super) fn shard(&self) -> Option<u64> {
-        self.shard
-    }
-
     /// The tensor that the rules make of these, which the adapter has made.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] if sizes do not fit.
     pub(super) fn made(&self, name: &str, source: &Source, needed: Vec<Stored>) -> Result<Stored, CheckpointError> {
         let failed = |message| CheckpointError::Rule { rule: format!("makes `{name}`"), message };
         let mut tensor = source.tensor(&mut needed.into_iter()).map_err(failed)?;

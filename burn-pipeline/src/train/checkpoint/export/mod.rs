@@ -18,12 +18,12 @@ mod write;
 pub use how::Export;
 
 use super::error::CheckpointError;
-use super::pretrained::{Source, adapted};
+use super::pretrained::Source;
 use crate::train::pipeline::Pipeline;
 use alone::{Alike, Alone};
 use burn::store::IdentityAdapter;
-use how::Noted;
-use std::collections::{BTreeMap, BTreeSet};
+use how::Formed;
+use std::collections::BTreeSet;
 use std::path::Path;
 use transfer::Gathered;
 use write::{item, write};
@@ -48,13 +48,11 @@ impl Pipeline {
     /// Same as [`Pipeline::export`]. Also fails if a rule of [`Export::like`] does not fit the model, the folder of
     /// [`Export::sharded`] is not empty, or [`Export::adapters`] would leave out what changed since it was loaded.
     pub fn export_as(&mut self, path: impl AsRef<Path>, how: impl Into<Export>) -> Result<(), CheckpointError> {
-        if let Some((name, first, second)) = self.stages.claimed_twice() {
-            return Err(CheckpointError::SameName { name, first, second });
-        }
+        self.refuse_same_names()?;
         let (path, how) = (path.as_ref(), how.into().for_model_given(&self.branch.given));
         self.ask(Alike)?;
-        let copies = match how.only_adapters() {
-            None => self.stages.named_copies(how.merges()),
+        let copies = match &how.adapters {
+            None => self.stages.named_copies(how.merged),
             Some(adapters) => {
                 let (adapters, loaded) = (adapters.clone(), self.branch.given.loaded.clone());
                 self.ask(Alone { adapters, loaded })?.into_iter().collect::<Result<(), _>>()?;
@@ -64,20 +62,13 @@ impl Pipeline {
         if self.ranks.are_processes() {
             return self.ask(Gathered { path: path.to_owned(), how, copies })?.into_iter().collect();
         }
-        let (mut tensors, mut noted) = (BTreeMap::new(), Noted::default());
-        let weights = if how.merges() { self.merged_weights() } else { self.named_weights() };
-        for weight in weights?.into_iter().flatten() {
-            let shape = weight.value.shape();
-            let tensor = adapted(weight.clone(), shape, how.adapter());
-            noted.note(&weight, &tensor.name, &copies);
-            if how.takes(&tensor.name) {
-                tensors.entry(tensor.name.clone()).or_insert(tensor);
-            }
-        }
-        let (table, matched) = how.apply(tensors.keys().cloned(), &noted)?;
+        let weights = if how.merged { self.merged_weights() } else { self.named_weights() };
+        let all = weights?.into_iter().flatten();
+        let Formed { weights, table, matched } = how.form(all, |weight| weight.value.shape(), &copies)?;
         how.all_matched(&matched)?;
         let made = |(name, source): (String, Source)| {
-            let needed = source.names().into_iter().filter_map(|name| tensors.get(name).cloned()).collect();
+            let tensor = |name| weights.get(name).map(|(_, tensor)| tensor.clone());
+            let needed = source.names().into_iter().filter_map(tensor).collect();
             how.made(&name, &source, needed).map(item)
         };
         let items = table.into_iter().map(made).collect::<Result<_, CheckpointError>>()?;

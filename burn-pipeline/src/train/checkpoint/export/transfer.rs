@@ -10,7 +10,7 @@
 //! 3. After every [`IN_FLIGHT`] bytes all ranks wait for each other, so no rank gets further ahead of the disk.
 //! 4. If rank 0 fails to write, it still receives what is sent, so no sender blocks; then it reports the error.
 
-use super::announce::{Entry, Own, joined, own_tensors};
+use super::announce::{Entry, Own, Row, joined, own_tensors};
 use super::how::Export;
 use super::write::{data, write};
 use crate::execute::ExecuteError;
@@ -63,8 +63,8 @@ fn export(rank: &mut Rank, asked: &Gathered) -> Result<Result<(), CheckpointErro
     let groups = rank.executor().groups().clone();
     let mut own = BTreeMap::new();
     let row = own_tensors(rank, (how, copies), &groups, &mut own);
-    let said = row.as_ref().map(Clone::clone).map_err(ToString::to_string);
-    let order = match joined(rank.executor().gather(&said)?, row, how) {
+    let rows = gather_results(rank, row, CheckpointError::elsewhere)?.into_iter().collect::<Result<Vec<Row>, _>>();
+    let order = match rows.and_then(|rows| joined(rows, how)) {
         Ok(order) => order,
         Err(error) => return Ok(Err(error)),
     };
@@ -143,7 +143,7 @@ impl Transfer<'_> {
         let device = joined.first().filter(|_| sends)?.value.device();
         let as_written = |weight: NamedWeight| {
             let shape = weight.value.shape();
-            adapted(weight, shape, self.how.adapter())
+            adapted(weight, shape, self.how.adapter.as_ref())
         };
         let tensor = self.how.made(name, &own.source, joined.into_iter().map(as_written).collect());
         Some((tensor.map_err(|error| error.to_string()).and_then(data), device))

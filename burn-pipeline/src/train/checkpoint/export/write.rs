@@ -8,49 +8,36 @@
 //! 2. The folder is written under its name with `.partial`, and renamed.
 
 use super::how::Export;
-use crate::train::checkpoint::durable::{synchronise, synchronise_around, write_durably};
+use crate::train::checkpoint::durable::{appear, synchronise, write_durably};
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{ADAPTERS, Adapters, CONFIG, INDEX};
 use crate::train::checkpoint::tensors::{Item, in_file_order, write_file, write_model};
 use burn::store::bridge;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::tensor::TensorData;
-use serde::Serialize;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
 
-/// A tensor to be written.
 pub(super) fn item<'a>(tensor: Stored) -> Item<'a> {
     let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.to_vec());
     Item { name, dtype, shape, read: Box::new(|| data(tensor)) }
 }
 
-/// A tensor's values.
 pub(super) fn data(tensor: Stored) -> Result<TensorData, String> {
     bridge::into_data(tensor).map_err(|error| error.to_string())
 }
 
-/// Writes tensors to a file, or a folder.
 pub(super) fn write(path: &Path, items: Vec<Item<'_>>, how: &Export) -> Result<(), CheckpointError> {
-    match (how.only_adapters(), how.shard()) {
-        (Some(adapters), _) => in_new_folder(path, |folder| write_adapters(folder, items, adapters, how.task())),
+    match (&how.adapters, how.shard) {
+        (Some(adapters), _) => {
+            in_new_folder(path, |folder| write_adapters(folder, items, adapters, how.task.as_deref()))
+        }
         (None, Some(most)) => in_new_folder(path, |folder| write_shards(folder, shards(items, most))),
         (None, None) => write_model(path, items),
     }
-}
-
-/// The index of a folder's files.
-#[derive(Serialize)]
-struct Index {
-    metadata: Total,
-    weight_map: BTreeMap<String, String>,
-}
-
-#[derive(Serialize)]
-struct Total {
-    total_size: u64,
 }
 
 fn in_new_folder(
@@ -67,10 +54,7 @@ fn in_new_folder(
     let partial = &*folder.with_added_extension("partial");
     remove(partial);
     fs::create_dir(partial).map_err(CheckpointError::io("creating", partial))?;
-    let written = write(partial);
-    let written = written.and_then(|()| synchronise(partial));
-    let written = written.and_then(|()| fs::rename(partial, folder).map_err(CheckpointError::io("writing", folder)));
-    let written = written.and_then(|()| synchronise_around(folder));
+    let written = write(partial).and_then(|()| synchronise(partial)).and_then(|()| appear(partial, folder));
     written.inspect_err(|_| {
         // Keep the error of writing, not that of the clean-up.
         remove(partial);
@@ -129,8 +113,6 @@ fn write_shards(folder: &Path, shards: Vec<Vec<Item<'_>>>) -> Result<(), Checkpo
     if all == 1 {
         return Ok(());
     }
-    let path = folder.join(INDEX);
-    let index = Index { metadata: Total { total_size }, weight_map };
-    let text = serde_json::to_string_pretty(&index).map_err(|e| CheckpointError::damaged(&path, e.to_string()))?;
-    write_durably(&path, format!("{text}\n").as_bytes())
+    let index = json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
+    write_durably(&folder.join(INDEX), format!("{index:#}\n").as_bytes())
 }

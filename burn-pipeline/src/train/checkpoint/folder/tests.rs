@@ -110,7 +110,7 @@ fn a_name_that_leads_out_of_the_folder_is_refused() {
         assert!(error.starts_with("rank 0: it named"), "{error}");
     }
     for name in ["step-00000001", "step-00000001-2", "step-123456789"] {
-        assert_eq!(checkpoints.join(name.to_owned()).unwrap().name(), name);
+        assert_eq!(checkpoints.join(name.to_owned()).unwrap().name, name);
     }
 }
 

@@ -195,9 +195,6 @@ impl Adapters {
             "alpha_pattern": {},
             "fan_in_fan_out": false,
         });
-        let path = folder.join(CONFIG);
-        let text = serde_json::to_string_pretty(&config);
-        let text = text.map_err(|e| CheckpointError::Adapters { path: path.clone(), what: e.to_string() })?;
-        write_durably(&path, format!("{text}\n").as_bytes())
+        write_durably(&folder.join(CONFIG), format!("{config:#}\n").as_bytes())
     }
 }

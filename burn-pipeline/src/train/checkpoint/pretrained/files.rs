@@ -38,11 +38,11 @@ struct Index {
 impl File {
     /// The tensors of a store.
     pub(super) fn of_store(mut store: impl ModuleStore) -> Result<Self, String> {
-        Self::opened(None, tensors(&mut store)?)
+        Ok(Self::opened(None, tensors(&mut store)?))
     }
 
-    fn opened(path: Option<PathBuf>, tensors: Tensors) -> Result<Self, String> {
-        Ok(Self { path, names: tensors.keys().cloned().collect(), tensors: Some(tensors) })
+    fn opened(path: Option<PathBuf>, tensors: Tensors) -> Self {
+        Self { path, names: tensors.keys().cloned().collect(), tensors: Some(tensors) }
     }
 
     /// Its name within its folder; a store has none.
@@ -50,10 +50,7 @@ impl File {
         self.path.as_ref()?.file_name().map(|name| name.to_string_lossy().into_owned())
     }
 
-    /// One of its tensors.
-    ///
-    /// # Errors
-    /// Returns a message if the file cannot be opened, or does not hold the tensor.
+    /// One of its tensors; the first one opens the file.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Stored, String> {
         let path = self.path.clone().unwrap_or_default();
         let tensors = match &mut self.tensors {
@@ -88,9 +85,8 @@ pub(super) fn in_folder(folder: &Path) -> Result<Vec<File>, String> {
     Ok(files.into_iter().map(|(file, names)| File { path: Some(folder.join(file)), names, tensors: None }).collect())
 }
 
-/// A whole file.
 pub(super) fn file(path: &Path) -> Result<File, String> {
-    File::opened(Some(path.to_owned()), open(path)?)
+    Ok(File::opened(Some(path.to_owned()), open(path)?))
 }
 
 /// Opens a file by its name's ending.

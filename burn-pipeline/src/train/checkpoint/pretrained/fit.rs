@@ -28,26 +28,10 @@ pub(in crate::train::checkpoint) struct Fit {
     pub(super) tied: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What is kept of pretrained weights that fit.
-#[derive(Debug)]
-pub(in crate::train::checkpoint) struct Fitted {
-    /// The digests of the values of parameters, by name.
-    pub(in crate::train::checkpoint) digests: BTreeMap<String, String>,
-    /// How the rotary rows of each parameter were reordered, if they were.
-    pub(in crate::train::checkpoint) turned: BTreeMap<String, Option<Turn>>,
-    /// The same of the adapters of parameters.
-    pub(in crate::train::checkpoint) adapted: BTreeMap<String, Option<Turn>>,
-    /// Parameters whose adapters came with a whole model, in its order.
-    pub(super) with_base: BTreeSet<String>,
-}
-
 impl Fit {
-    /// Checks that the stores fit the model, from the fits of all ranks. Returns what is kept of them.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Pretrained`], which lists what does not fit, [`CheckpointError::Copies`] if copies of
-    /// a tied parameter would differ, or [`CheckpointError::IdleAdapter`] if an adapter changed nothing.
-    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<Fitted, CheckpointError> {
+    /// Joins the fits of all ranks, and refuses stores that do not fit the model, copies of a tied parameter that would
+    /// differ, and an adapter that changed nothing.
+    pub(in crate::train::checkpoint) fn of_all(fits: Vec<Fit>) -> Result<Fit, CheckpointError> {
         let all = fits.into_iter().reduce(|mut all, mut next| {
             all.missing.append(&mut next.missing);
             all.mismatched.append(&mut next.mismatched);
@@ -62,23 +46,21 @@ impl Fit {
             all.idle = all.idle.zip(next.idle).map(|(one, other)| if one.is_empty() { other } else { one });
             all
         });
-        let Fit { missing, mismatched, unused, idle, digests, turned, adapted, with_base, tied } =
-            all.unwrap_or_default();
-        let fitted = Fitted { digests, turned, adapted, with_base };
-        if missing.is_empty() && mismatched.is_empty() && unused.is_empty() {
-            tied.into_values().try_for_each(refuse_unequal)?;
-            return idle.map_or(Ok(fitted), |shown| Err(CheckpointError::IdleAdapter { shown }));
+        let mut all = all.unwrap_or_default();
+        let missing: Vec<String> = all.missing.iter().cloned().collect();
+        let mismatched: Vec<String> = all.mismatched.iter().cloned().collect();
+        let unused: Vec<String> = all.unused.values().cloned().collect();
+        if !missing.is_empty() || !mismatched.is_empty() || !unused.is_empty() {
+            return Err(CheckpointError::Pretrained { missing, mismatched, unused });
         }
-        let list = |names: BTreeSet<String>| names.into_iter().collect();
-        let unused = unused.into_values().collect();
-        Err(CheckpointError::Pretrained { missing: list(missing), mismatched: list(mismatched), unused })
+        all.tied.values().try_for_each(refuse_unequal)?;
+        all.idle.take().map_or(Ok(all), |shown| Err(CheckpointError::IdleAdapter { shown }))
     }
 }
 
 /// Refuses copies of a tied parameter that got other values.
-fn refuse_unequal(copies: BTreeMap<String, String>) -> Result<(), CheckpointError> {
-    let mut copies = copies.into_iter();
-    let Some((first, digest)) = copies.next() else { return Ok(()) };
-    let other = copies.find(|(_, other)| *other != digest);
-    other.map_or(Ok(()), |(second, _)| Err(CheckpointError::Copies { first, second }))
+fn refuse_unequal(copies: &BTreeMap<String, String>) -> Result<(), CheckpointError> {
+    let Some((first, digest)) = copies.first_key_value() else { return Ok(()) };
+    let refused = |(other, _)| Err(CheckpointError::Copies { first: first.clone(), second: String::clone(other) });
+    copies.iter().find(|(_, other)| *other != digest).map_or(Ok(()), refused)
 }

@@ -1,6 +1,6 @@
 //! What all loads of pretrained weights gave a job, which later loads, exports and checkpoints must fit.
 
-use super::fit::Fitted;
+use super::fit::Fit;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::manifest::{Manifest, Turn};
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ pub(in crate::train::checkpoint) struct Given {
 
 impl Given {
     /// Adds what another load gave.
-    pub(in crate::train::checkpoint) fn add(&mut self, stores: &[String], fitted: Fitted) {
+    pub(in crate::train::checkpoint) fn add(&mut self, stores: &[String], fit: Fit) {
         self.stores.retain(|known| !stores.contains(known));
         self.stores.extend_from_slice(stores);
-        self.loaded.extend(fitted.digests.clone());
-        self.digests.extend(fitted.digests);
-        self.turned.extend(fitted.turned);
-        self.adapted.retain(|name, _| !fitted.with_base.contains(name));
-        self.adapted.extend(fitted.adapted);
+        self.loaded.extend(fit.digests.clone());
+        self.digests.extend(fit.digests);
+        self.turned.extend(fit.turned);
+        self.adapted.retain(|name, _| !fit.with_base.contains(name));
+        self.adapted.extend(fit.adapted);
     }
 
     /// Remembers what a checkpoint gave. One that starts a new job (`weights`) is the base of later adapters, also
@@ -46,13 +46,13 @@ impl Given {
 
     /// Refuses adapters whose rows would have another order than those of the parameters that they adapt, whichever of
     /// the two is loaded now.
-    pub(in crate::train::checkpoint) fn refuse_unturned(&self, fitted: &Fitted) -> Result<(), CheckpointError> {
+    pub(in crate::train::checkpoint) fn refuse_unturned(&self, fit: &Fit) -> Result<(), CheckpointError> {
         let of = |new: &BTreeMap<String, Option<Turn>>, old: &BTreeMap<String, Option<Turn>>, name: &String| {
             new.get(name).or_else(|| old.get(name)).copied()
         };
-        for name in fitted.adapted.keys().chain(fitted.turned.keys()) {
-            let own = of(&fitted.adapted, &self.adapted, name).filter(|_| !fitted.with_base.contains(name));
-            let base = of(&fitted.turned, &self.turned, name);
+        for name in fit.adapted.keys().chain(fit.turned.keys()) {
+            let own = of(&fit.adapted, &self.adapted, name).filter(|_| !fit.with_base.contains(name));
+            let base = of(&fit.turned, &self.turned, name);
             if let Some((base, adapter)) = base.zip(own).filter(|(base, adapter)| base != adapter) {
                 let (name, base, adapter) = (name.clone(), described(base), described(adapter));
                 return Err(CheckpointError::Unturned { name, base, adapter });

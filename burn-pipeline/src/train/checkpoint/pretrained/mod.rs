@@ -36,22 +36,18 @@ pub(super) use factors::{adapts_rows_of, as_of_embedding, is_adapter, is_of_embe
 pub(super) use files::INDEX;
 pub(super) use fit::Fit;
 pub(super) use given::Given;
-pub(super) use opened::adapted;
+pub(super) use opened::{Opened, adapted};
 pub(super) use rules::Rules;
 pub(super) use source::Source;
 
-use super::error::CheckpointError;
 use burn::store::{ModuleAdapter, ModuleStore};
 use files::{File, in_folder};
-use opened::Opened;
-use std::collections::BTreeMap;
+use pattern::Pattern;
+use rules::{Fused, Rule};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 type Open = Arc<dyn Fn() -> Result<Vec<File>, String> + Send + Sync>;
-/// Why two stores may hold one name.
-const RENUMBERED: &str =
-    "; if both are `PytorchStore`s, each numbers its file's layers from 0: set `map_indices_contiguous(false)`";
 /// What checkpoints call a store that the user's code opens.
 const OPENED: &str = "a store that the program opens";
 type Which = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -82,7 +78,8 @@ pub struct Pretrained {
     stores: Vec<Open>,
     /// What each store is called.
     pub(super) called: Vec<String>,
-    rules: Rules,
+    /// From stored tensors to the model's.
+    pub(super) rules: Rules,
     adapter: Option<Box<dyn ModuleAdapter>>,
     optional: Which,
     ignored: Option<Which>,
@@ -133,7 +130,7 @@ impl Pretrained {
         let path = folder.join(ADAPTERS);
         let called = path.display().to_string();
         let mut weights = Self::none().store(called, move || Ok(vec![files::file(&path)?]));
-        weights.rules.start_as_peft();
+        weights.rules.push(Rule::Adapters { to_burn: true });
         weights.adapters = Some(folder);
         weights.optional(|name| !is_adapter(name))
     }
@@ -163,27 +160,27 @@ impl Pretrained {
     /// 16), ("value", 16)])`. The parts get their names in place of the pattern's last part. The sizes are along a
     /// dimension of the stored weight: 0 for PyTorch's linear layers, 1 for GPT-2's `Conv1D`. Biases are split too.
     pub fn split(mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
-        self.rules.split(whole, dim, parts);
+        self.rules.push(Rule::Split(Fused::new(whole, dim, parts)));
         self
     }
 
     /// Joins tensors that are stored in parts, and that the model has as one; with the arguments of
     /// [`Pretrained::split`].
     pub fn join(mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
-        self.rules.join(whole, dim, parts);
+        self.rules.push(Rule::Join(Fused::new(whole, dim, parts)));
         self
     }
 
     /// Reorders the rows (dimension 0) of stored queries or keys of this many heads, which rotate the two halves of a
     /// head (Hugging Face's), for a model that rotates neighbouring pairs (Burn's `RotaryEncoding`).
     pub fn halves_to_pairs(mut self, rows: &str, heads: usize) -> Self {
-        self.rules.turn(rows, heads, true);
+        self.rules.push(Rule::Turn { rows: Pattern::new(rows), heads, to_pairs: true });
         self
     }
 
     /// The inverse of [`Pretrained::halves_to_pairs`]: for stored pairs, and a model that rotates halves.
     pub fn pairs_to_halves(mut self, rows: &str, heads: usize) -> Self {
-        self.rules.turn(rows, heads, false);
+        self.rules.push(Rule::Turn { rows: Pattern::new(rows), heads, to_pairs: false });
         self
     }
 
@@ -208,11 +205,6 @@ impl Pretrained {
         self
     }
 
-    /// The rules from stored tensors to the model's.
-    pub(super) fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
     /// Returns true if a stored tensor of this name need not be used.
     fn ignores(&self, name: &str) -> bool {
         self.ignored.as_ref().is_some_and(|ignored| ignored(name))
@@ -233,28 +225,5 @@ impl Pretrained {
         let used = matched(stored.iter().filter(|name| !self.ignores(name)).cloned().collect());
         let pairs = matched(stored).zip(used).into_iter().flat_map(|(all, used)| all.into_iter().zip(used));
         pairs.map(|(all, used)| all && !used).collect()
-    }
-
-    /// Opens the stores.
-    pub(super) fn open(&self) -> Result<Opened<'_>, CheckpointError> {
-        let (mut files, mut places) = (Vec::new(), BTreeMap::new());
-        for (store, open) in self.stores.iter().enumerate() {
-            let failed = |message| CheckpointError::Store { store, message };
-            for file in open().map_err(failed)? {
-                for name in &file.names {
-                    if places.insert(name.clone(), files.len()).is_some() {
-                        return Err(failed(format!("an earlier store holds `{name}` too{RENUMBERED}")));
-                    }
-                }
-                files.push((store, file));
-            }
-        }
-        let (tensors, matched) = self.rules.apply(places.keys().cloned())?;
-        // Rules of a base's other layers need not match adapters; the first rule is PEFT's own.
-        if self.adapters.is_none() || matched.first() != Some(&true) {
-            self.rules.all_matched(&matched)?;
-        }
-        let adapters = self.adapters.as_ref().map(Adapters::read).transpose()?;
-        Ok(Opened::new(self, files, places, tensors, adapters))
     }
 }

@@ -21,6 +21,10 @@ use burn::store::{ModuleAdapter, ModuleContext, bridge};
 use burn::tensor::{DType, Shape, TensorData};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Why two stores may hold one name.
+const RENUMBERED: &str =
+    "; if both are `PytorchStore`s, each numbers its file's layers from 0: set `map_indices_contiguous(false)`";
+
 /// Open stores, and what was found in them so far.
 pub(in crate::train::checkpoint) struct Opened<'a> {
     from: &'a Pretrained,
@@ -36,19 +40,32 @@ pub(in crate::train::checkpoint) struct Opened<'a> {
 }
 
 impl<'a> Opened<'a> {
-    pub(super) fn new(
-        from: &'a Pretrained,
-        files: Vec<(usize, File)>,
-        places: BTreeMap<String, usize>,
-        tensors: Table,
-        adapters: Option<Adapters>,
-    ) -> Self {
+    /// Opens the stores.
+    pub(in crate::train::checkpoint) fn new(from: &'a Pretrained) -> Result<Self, CheckpointError> {
+        let (mut files, mut places) = (Vec::new(), BTreeMap::new());
+        for (store, open) in from.stores.iter().enumerate() {
+            let failed = |message| CheckpointError::Store { store, message };
+            for file in open().map_err(failed)? {
+                for name in &file.names {
+                    if places.insert(name.clone(), files.len()).is_some() {
+                        return Err(failed(format!("an earlier store holds `{name}` too{RENUMBERED}")));
+                    }
+                }
+                files.push((store, file));
+            }
+        }
+        let (tensors, matched) = from.rules.apply(places.keys().cloned())?;
+        // Rules of a base's other layers need not match adapters; the first rule is PEFT's own.
+        if from.adapters.is_none() || matched.first() != Some(&true) {
+            from.rules.all_matched(&matched)?;
+        }
+        let adapters = from.adapters.as_ref().map(Adapters::read).transpose()?;
         let mut opened = Self { from, files, places, tensors, adapters, fit: Fit::default() };
         opened.fit.idle = from.adapter.is_some().then(String::new);
         let used = |source: &Source| !source.names().into_iter().all(|name| from.ignores(name));
         let names = opened.tensors.iter().filter(|(_, source)| used(source)).map(|(name, _)| name);
         opened.fit.unused = names.map(|name| (name.clone(), format!("{name}{}", opened.stored_as(name)))).collect();
-        opened
+        Ok(opened)
     }
 
     /// Returns true if a folder of adapters alone is open.
@@ -59,10 +76,6 @@ impl<'a> Opened<'a> {
     /// Returns the values of a stage's parameters; of cut ones, this rank's pieces. What does not fit is recorded and
     /// left out. `copies` returns the names of all copies of a tied parameter, by a path; `scales` has those of the
     /// stage's adapters.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError`] if a tensor cannot be read, a parameter is stored twice with different values, its
-    /// type cannot hold a value, or an adapter computes something else in the model.
     pub(in crate::train::checkpoint) fn state_for(
         &mut self,
         held: &dyn ErasedStage,
@@ -111,7 +124,6 @@ impl<'a> Opened<'a> {
         Ok(state)
     }
 
-    /// Records the digest of what a parameter gets.
     fn keep_digest(&mut self, weight: &NamedWeight, copies: &[String], data: &TensorData) {
         let (name, digest) = (weight.names[0].clone(), digest(data.clone()));
         if let Some(first) = copies.first().filter(|_| copies.len() > 1) {

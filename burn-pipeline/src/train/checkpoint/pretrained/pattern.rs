@@ -29,10 +29,7 @@ impl Pattern {
         Self(format!("{}{name}", parent.unwrap_or_default()))
     }
 
-    /// The names of its holes.
-    ///
-    /// # Errors
-    /// Returns a message if it is no pattern.
+    /// The names of its holes, or why it is no pattern.
     pub(super) fn holes(&self) -> Result<BTreeSet<&str>, String> {
         let mut holes = BTreeSet::new();
         for part in self.0.split('.') {

@@ -7,35 +7,21 @@
 
 use super::pattern::Pattern;
 
-/// Lines of old and new names.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Renames {
-    lines: Vec<(Pattern, Pattern)>,
+    /// The old and the new pattern of each line.
+    pub(super) lines: Vec<(Pattern, Pattern)>,
+    /// True if new names become old ones.
     back: bool,
 }
 
 impl Renames {
-    pub(super) fn new() -> Self {
-        Self { lines: Vec::new(), back: false }
-    }
-
-    pub(super) fn push(&mut self, from: &str, to: &str) {
-        self.lines.push((Pattern::new(from), Pattern::new(to)));
-    }
-
     pub(super) fn reversed(&self) -> Self {
         Self { lines: self.lines.clone(), back: !self.back }
     }
 
-    /// The old and the new pattern of each line.
-    pub(super) fn lines(&self) -> &[(Pattern, Pattern)] {
-        &self.lines
-    }
-
-    /// The line that renames this name, and the result; `None` if it stays.
-    ///
-    /// # Errors
-    /// Returns a message if the name is not one that the table leaves or makes.
+    /// The line that renames this name, and the result; `None` if it stays. A name that the table neither leaves nor
+    /// makes has no way back.
     pub(super) fn renamed(&self, name: &str) -> Result<Option<(usize, String)>, String> {
         let there = |name: &str| self.new_name(name).map(|(_, new)| new);
         if !self.back {

@@ -18,9 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Tensors by name, and where their values come from.
 pub(in crate::train::checkpoint) type Table = BTreeMap<String, Source>;
 
-/// One rule.
 #[derive(Clone, Debug)]
-enum Rule {
+pub(super) enum Rule {
     Rename(Renames),
     Split(Fused),
     Join(Fused),
@@ -37,7 +36,7 @@ enum Rule {
 
 /// A fused tensor and its parts, with their sizes along a dimension.
 #[derive(Clone, Debug)]
-struct Fused {
+pub(super) struct Fused {
     whole: Pattern,
     dim: usize,
     parts: Vec<(Pattern, usize)>,
@@ -50,28 +49,15 @@ pub(in crate::train::checkpoint) struct Rules(Vec<Rule>);
 impl Rules {
     pub(super) fn rename(&mut self, from: &str, to: &str) {
         if !matches!(self.0.last(), Some(Rule::Rename(_))) {
-            self.0.push(Rule::Rename(Renames::new()));
+            self.0.push(Rule::Rename(Renames::default()));
         }
         if let Some(Rule::Rename(renames)) = self.0.last_mut() {
-            renames.push(from, to);
+            renames.lines.push((Pattern::new(from), Pattern::new(to)));
         }
     }
 
-    pub(super) fn split(&mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) {
-        self.0.push(Rule::Split(Fused::new(whole, dim, parts)));
-    }
-
-    pub(super) fn join(&mut self, whole: &str, dim: usize, parts: &[(&str, usize)]) {
-        self.0.push(Rule::Join(Fused::new(whole, dim, parts)));
-    }
-
-    pub(super) fn turn(&mut self, rows: &str, heads: usize, to_pairs: bool) {
-        self.0.push(Rule::Turn { rows: Pattern::new(rows), heads, to_pairs });
-    }
-
-    /// First, PEFT's adapters become Burn's.
-    pub(super) fn start_as_peft(&mut self) {
-        self.0.insert(0, Rule::Adapters { to_burn: true });
+    pub(super) fn push(&mut self, rule: Rule) {
+        self.0.push(rule);
     }
 
     /// Last, Burn's adapters become PEFT's.
@@ -80,7 +66,6 @@ impl Rules {
         self.0.push(Rule::Adapters { to_burn: false });
     }
 
-    /// The rules that undo these.
     pub(in crate::train::checkpoint) fn reversed(&self) -> Self {
         let reverse = |rule: &Rule| match rule.clone() {
             Rule::Rename(renames) => Rule::Rename(renames.reversed()),
@@ -94,10 +79,6 @@ impl Rules {
 
     /// The table that the rules make of tensors with these names, and for each rule (of renames, each line) whether it
     /// matched one.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] if a rule is not well-formed, a part of a fused tensor is not there, or two
-    /// tensors get one name.
     pub(in crate::train::checkpoint) fn apply(
         &self,
         names: impl Iterator<Item = String>,
@@ -124,10 +105,7 @@ impl Rules {
         Ok((table, matched))
     }
 
-    /// Checks that every rule matched a tensor somewhere.
-    ///
-    /// # Errors
-    /// Returns [`CheckpointError::Rule`] for the first that did not.
+    /// Refuses a rule that matched no tensor anywhere.
     pub(in crate::train::checkpoint) fn all_matched(&self, matched: &[bool]) -> Result<(), CheckpointError> {
         let mut rules = self.0.iter().flat_map(Rule::said).zip(matched);
         let message = "it matches no tensor; patterns start at the start of a name".to_owned();
@@ -137,7 +115,7 @@ impl Rules {
 }
 
 impl Fused {
-    fn new(whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
+    pub(super) fn new(whole: &str, dim: usize, parts: &[(&str, usize)]) -> Self {
         let whole = Pattern::new(whole);
         let parts = parts.iter().map(|(name, size)| (whole.beside(name), *size)).collect();
         Self { whole, dim, parts }
@@ -160,15 +138,14 @@ impl Fused {
 }
 
 impl Rule {
-    /// # Errors
-    /// Returns a message if the rule has no inverse, or its patterns are none.
+    /// Refuses a rule that has no inverse, or whose patterns are none.
     fn check(&self) -> Result<(), String> {
         let equal = |one: &Pattern, other: &Pattern| match one.holes()? == other.holes()? {
             true => Ok(()),
             false => Err(format!("`{one}` and `{other}` must have the same holes, so that it can be undone")),
         };
         match self {
-            Rule::Rename(renames) => renames.lines().iter().try_for_each(|(from, to)| equal(from, to)),
+            Rule::Rename(renames) => renames.lines.iter().try_for_each(|(from, to)| equal(from, to)),
             Rule::Split(Fused { whole, parts, .. }) | Rule::Join(Fused { whole, parts, .. }) => {
                 if parts.is_empty() {
                     return Err("it names no part".to_owned());
@@ -187,7 +164,7 @@ impl Rule {
         };
         match self {
             Rule::Rename(renames) => {
-                renames.lines().iter().map(|(from, to)| format!("`{from}` becomes `{to}`")).collect()
+                renames.lines.iter().map(|(from, to)| format!("`{from}` becomes `{to}`")).collect()
             }
             Rule::Split(Fused { whole, parts, .. }) => vec![format!("`{whole}` is split into {}", list(parts))],
             Rule::Join(Fused { whole, parts, .. }) => vec![format!("`{whole}` is joined from {}", list(parts))],
@@ -201,44 +178,49 @@ impl Rule {
     fn apply(&self, name: String, source: Source, changed: &mut Changed) -> Result<(), String> {
         match self {
             Rule::Rename(renames) => {
-                let renamed = renames.renamed(&name)?;
-                changed.matched.extend(renamed.as_ref().map(|(line, _)| *line));
-                changed.insert(renamed.map_or(name, |(_, new)| new), source)
+                if let Some((line, new)) = renames.renamed(&name)? {
+                    changed.matched.insert(line);
+                    return changed.insert(new, source);
+                }
             }
-            Rule::Split(fused) => match fused.whole.find(&name) {
-                Some(found) => fused.split(&found, &source, changed),
-                None => changed.insert(name, source),
-            },
-            Rule::Join(fused) => match fused.part(&name) {
-                Some((place, found)) => {
+            Rule::Split(fused) => {
+                if let Some(found) = fused.whole.find(&name) {
+                    return fused.split(&found, &source, changed);
+                }
+            }
+            Rule::Join(fused) => {
+                if let Some((place, found)) = fused.part(&name) {
                     changed.matched.insert(0);
                     changed.waiting.entry(fused.whole.filled(&found)).or_default().insert(place, (found, source));
-                    Ok(())
+                    return Ok(());
                 }
-                None => changed.insert(name, source),
-            },
-            &Rule::Turn { ref rows, heads, to_pairs } if rows.find(&name).is_some() => {
-                changed.matched.insert(0);
-                let turned = |of| Source::Turned { of: Box::new(of), heads, to_pairs };
-                let source = if adapts_rows_of(&name).is_some() {
-                    // The columns of an adapter's second factor are the rows of what it adapts, as PyTorch stores it.
-                    turned(source.transposed()).transposed()
-                } else if is_adapter(&name) {
-                    source
-                } else {
-                    turned(source)
-                };
-                changed.insert(name, source)
             }
-            Rule::Turn { .. } => changed.insert(name, source),
-            &Rule::Adapters { to_burn } => match renamed(&name, to_burn)? {
-                Some(new) => {
+            Rule::Turn { rows, heads, to_pairs } => {
+                if rows.find(&name).is_some() {
                     changed.matched.insert(0);
-                    changed.insert(new, source.transposed())
+                    let turned = turned(&name, source, *heads, *to_pairs);
+                    return changed.insert(name, turned);
                 }
-                None => changed.insert(name, source),
-            },
+            }
+            Rule::Adapters { to_burn } => {
+                if let Some(new) = renamed(&name, *to_burn)? {
+                    changed.matched.insert(0);
+                    return changed.insert(new, source.transposed());
+                }
+            }
         }
+        changed.insert(name, source)
+    }
+}
+
+/// A tensor of this name with rotary halves and pairs exchanged.
+fn turned(name: &str, source: Source, heads: usize, to_pairs: bool) -> Source {
+    let turned = |of| Source::Turned { of: Box::new(of), heads, to_pairs };
+    match (adapts_rows_of(name), is_adapter(name)) {
+        // The columns of an adapter's second factor are the rows of what it adapts, as PyTorch stores it.
+        (Some(_), _) => turned(source.transposed()).transposed(),
+        (None, true) => source,
+        (None, false) => turned(source),
     }
 }
 

@@ -54,9 +54,6 @@ impl Source {
     }
 
     /// The tensor, made from those that it needs, in order.
-    ///
-    /// # Errors
-    /// Returns a message if a tensor has another size.
     pub(in crate::train::checkpoint) fn tensor(
         &self,
         needed: &mut impl Iterator<Item = Stored>,
@@ -98,15 +95,26 @@ impl Blocks {
     }
 }
 
+/// A tensor of another shape, made of pieces of this many bytes of the old one; `from` returns the place of each there.
+fn moved(tensor: Stored, shape: Shape, bytes: usize, from: impl Fn(usize) -> usize + Send + Sync + 'static) -> Stored {
+    let (name, dtype, new) = (tensor.name.clone(), tensor.dtype, shape.clone());
+    bridge::map_data(tensor, name, dtype, shape, move |data| {
+        let old = data.as_bytes();
+        let size = new.num_elements() * dtype.size();
+        let mut all = Vec::with_capacity(size);
+        for piece in (0..size.checked_div(bytes).unwrap_or_default()).map(&from) {
+            all.extend_from_slice(&old[piece * bytes..(piece + 1) * bytes]);
+        }
+        TensorData::from_bytes_vec(all, new.clone(), dtype)
+    })
+}
+
 fn part(tensor: Stored, dim: usize, range: Range<usize>, size: usize) -> Result<Stored, String> {
-    let Blocks { dim, count, bytes } = Blocks::of(&tensor, dim, size)?;
+    let Blocks { dim, bytes, .. } = Blocks::of(&tensor, dim, size)?;
     let mut shape = tensor.shape.clone();
     shape[dim] = range.len();
-    let (name, dtype, own) = (tensor.name.clone(), tensor.dtype, shape.clone());
-    Ok(bridge::map_data(tensor, name, dtype, shape, move |data| {
-        let from = |block| &data.as_bytes()[(block * size + range.start) * bytes..(block * size + range.end) * bytes];
-        TensorData::from_bytes_vec((0..count).flat_map(from).copied().collect(), own.clone(), dtype)
-    }))
+    let from = move |step: usize| step / range.len() * size + range.start + step % range.len();
+    Ok(moved(tensor, shape, bytes, from))
 }
 
 fn joined(tensors: Vec<(Stored, usize)>, dim: usize) -> Result<Stored, String> {
@@ -145,30 +153,18 @@ fn turned(tensor: Stored, heads: usize, to_pairs: bool) -> Result<Stored, String
         let (name, shape) = (&tensor.name, tensor.shape.to_vec());
         return Err(format!("`{name}` is {shape:?}, whose rows are not {heads} heads of an even size"));
     }
-    let (head, half) = (rows / heads, rows / heads / 2);
-    let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
-    let own = shape.clone();
+    let (head, half, shape) = (rows / heads, rows / heads / 2, tensor.shape.clone());
     let from = move |row: usize| match (row / head * head, row % head) {
         (start, row) if to_pairs => start + row / 2 + row % 2 * half,
         (start, row) => start + row % half * 2 + row / half,
     };
-    Ok(bridge::map_data(tensor, name, dtype, shape, move |data| {
-        let row = |row| &data.as_bytes()[from(row) * bytes..(from(row) + 1) * bytes];
-        TensorData::from_bytes_vec((0..rows).flat_map(row).copied().collect(), own.clone(), dtype)
-    }))
+    Ok(moved(tensor, shape, bytes, from))
 }
 
 fn transposed(tensor: Stored) -> Result<Stored, String> {
     let [rows, columns] = <[usize; 2]>::try_from(tensor.shape.to_vec())
         .map_err(|shape| format!("`{}` is {shape:?}, which is no matrix", tensor.name))?;
     Blocks::of(&tensor, 0, rows)?;
-    let (name, dtype, own) = (tensor.name.clone(), tensor.dtype, Shape::from([columns, rows]));
-    let (shape, bytes) = (own.clone(), dtype.size());
-    Ok(bridge::map_data(tensor, name, dtype, shape, move |data| {
-        let element = |place: usize| {
-            let from = (place % rows * columns + place / rows) * bytes;
-            &data.as_bytes()[from..from + bytes]
-        };
-        TensorData::from_bytes_vec((0..rows * columns).flat_map(element).copied().collect(), own.clone(), dtype)
-    }))
+    let bytes = tensor.dtype.size();
+    Ok(moved(tensor, Shape::from([columns, rows]), bytes, move |place| place % rows * columns + place / rows))
 }
