@@ -53,4 +53,4 @@ mod words;
 pub use boundary::Cut;
 pub use group::TensorGroup;
 pub(crate) use holders::Holders;
-pub(crate) use words::own_ids;
+pub(crate) use words::OwnIds;

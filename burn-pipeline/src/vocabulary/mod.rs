@@ -32,7 +32,6 @@ mod embedding;
 mod group;
 mod head;
 mod layers;
-mod own;
 mod piece;
 
 pub(crate) use embedding::{look_up, weight_gradient};
@@ -40,5 +39,4 @@ pub(crate) use group::{StageGroups, VocabularyGroup};
 pub(crate) use head::{InputParts, SavedScores, input_gradient, join, score};
 pub use layers::Vocabulary;
 pub(crate) use layers::is_ids;
-pub(crate) use own::OwnIds;
 pub(crate) use piece::Piece;

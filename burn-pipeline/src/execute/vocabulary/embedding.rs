@@ -6,7 +6,8 @@ use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
 use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::stage::{Gradients, StageError};
-use crate::vocabulary::{OwnIds, look_up, weight_gradient};
+use crate::tensor_parallel::OwnIds;
+use crate::vocabulary::{look_up, weight_gradient};
 use burn::tensor::{Int, Shape, Tensor};
 use burn_pipeline_plan::plan::{MicrobatchTask, Op};
 
@@ -42,7 +43,7 @@ impl Executor {
             let (id, weight) = piece(held.computed())?;
             words = group.whole_shape(id, weight.shape())[0];
             let width = weight.dims()[1];
-            let vectors = look_up(weight, &OwnIds::of(&group, words, ids));
+            let vectors = look_up(weight, &OwnIds::of(&group, group.part(words), ids));
             let dims: Vec<usize> = shape.to_vec().into_iter().chain([width]).collect();
             Ok(AnyTensor::new(vectors).reshape(Shape::from(dims)))
         });
@@ -93,7 +94,8 @@ impl Executor {
             // There is no gradient if the stage did not use its input. The microbatch counts all the same: ordered sums
             // wait for it.
             let of_vectors = gradients.into_iter().flatten().next().map(|gradient| {
-                let own = OwnIds::of(&group, group.whole_shape(id, weight.shape())[0], ids);
+                let words = group.whole_shape(id, weight.shape())[0];
+                let own = OwnIds::of(&group, group.part(words), ids);
                 let matrix = Shape::new(as_matrix(&gradient.shape()));
                 let gradient = Tensor::<2>::from_dispatch(gradient.reshape(matrix).into_dispatch());
                 (id, AnyTensor::new(weight_gradient(&weight, &own, gradient)))

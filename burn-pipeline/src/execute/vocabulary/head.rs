@@ -8,7 +8,8 @@ use crate::execute::run_state::RunState;
 use crate::link::Link;
 use crate::payload::{AnyTensor, Payload};
 use crate::stage::{Gradients, LossPart, Reduction, StageError};
-use crate::vocabulary::{InputParts, OwnIds, input_gradient, join, score};
+use crate::tensor_parallel::OwnIds;
+use crate::vocabulary::{InputParts, input_gradient, join, score};
 use burn::tensor::{Int, Shape, Tensor};
 use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId};
 
@@ -75,7 +76,8 @@ impl Executor {
         let scored = self.caught(head, task, |held| {
             let (id, weight) = piece(held.computed())?;
             words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
-            let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
+            let own = OwnIds::of(&group, group.part(words), ids);
+            let weight = if tied { weight.transpose() } else { weight };
             takes_width(&weight, &shape)?;
             let hidden = Tensor::<2>::from_dispatch(hidden.reshape(Shape::new(as_matrix(&shape))).into_dispatch());
             Ok(score(weight, hidden, own, trained))
