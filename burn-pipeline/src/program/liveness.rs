@@ -77,7 +77,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         }
     }
     let (peak, held) = (live.peak, live.bytes);
-    let (borrowed, views) = (live.parameters(), live.holds_views());
+    let (borrowed, holds_views) = (live.parameters(), live.holds_views());
     Program {
         phase: draft.phase,
         operations,
@@ -88,7 +88,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         peak,
         held,
         borrowed,
-        views,
+        holds_views,
         custom: custom.clone(),
         compiled: None,
     }

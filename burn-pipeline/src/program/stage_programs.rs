@@ -19,7 +19,8 @@ pub struct StagePrograms {
     input: Program,
     weight: Program,
     backward: Program,
-    merged: MergedWeight,
+    /// `W`, cut so that the matmuls of several microbatches can be merged.
+    pub(crate) merged: MergedWeight,
     rounded: Option<Bf16>,
     pub(crate) edges: super::Edges,
     pub(crate) custom: CustomOps,
@@ -170,11 +171,6 @@ impl StagePrograms {
         self.custom.names()
     }
 
-    /// Returns true if they include exchanges of the stage's groups.
-    pub(crate) fn exchanges(&self) -> bool {
-        self.custom.exchanges()
-    }
-
     /// `F`.
     pub fn forward(&self) -> &Program {
         &self.forward
@@ -193,11 +189,6 @@ impl StagePrograms {
     /// `B`: `I` and `W` in the order in which autodiff runs them.
     pub fn backward(&self) -> &Program {
         &self.backward
-    }
-
-    /// `W`, cut so that the matmuls of several microbatches can be merged.
-    pub(crate) fn merged_weight(&self) -> &MergedWeight {
-        &self.merged
     }
 
     /// The share of the backward's floating-point operations that `W` can defer.

@@ -289,10 +289,10 @@ fn plain(recording: &Recording) -> Vec<Vec<u32>> {
 }
 
 fn run(program: &Program, replay: &mut dyn Replay, fed: &[(TensorId, DispatchTensor)]) -> Vec<Vec<u32>> {
-    let read = fed.iter().filter(|(id, _)| program.feeds().iter().any(|feed| feed.id == *id));
+    let read = fed.iter().filter(|(id, _)| program.feeds.iter().any(|feed| feed.id == *id));
     read.for_each(|(id, value)| replay.feed(*id, value.clone()).unwrap());
     program.run(0..program.pieces(), replay, &mut Sums::new()).unwrap();
-    program.takes().iter().map(|tensor| bits(replay.take(tensor))).collect()
+    program.takes.iter().map(|tensor| bits(replay.take(tensor))).collect()
 }
 
 /// The same from a stage's programs, run in this order.
