@@ -27,7 +27,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
 };
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -107,12 +107,8 @@ impl HeldOutputs {
 /// A zero of shape `[1]` that tracks nothing, on the output's device and with its element type.
 fn scalar_like(output: &DispatchTensor) -> DispatchTensor {
     use burn::backend::ops::FloatTensorOps;
-    let zeros = Dispatch::float_zeros(Shape::new([1]), &output.device(), float_dtype(output.dtype()));
+    let zeros = Dispatch::float_zeros(Shape::new([1]), &output.device(), output.dtype().into());
     DispatchTensor { autodiff: output.autodiff, ..zeros }
-}
-
-fn float_dtype(dtype: DType) -> burn::tensor::FloatDType {
-    dtype.into()
 }
 
 #[derive(Debug)]

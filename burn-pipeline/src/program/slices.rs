@@ -9,8 +9,10 @@
 //! same on all ranks.
 
 use super::draws::draw;
+use super::op_name::name;
 use super::recording::Recording;
 use burn::backend::ir::{TensorId, TensorIr};
+use burn_pipeline_plan::plan::{Collective, Collectives};
 use std::collections::{HashMap, HashSet};
 
 /// The indices of the operations of each program, in recorded order. An operation that nothing needs is in none,
@@ -46,6 +48,23 @@ pub(super) fn slices(recording: &Recording) -> Slices {
         }
     }
     slices
+}
+
+impl Recording {
+    /// The exchanges of `F` and `I` in the order in which they start, each with its name and inputs. `W` has none.
+    pub(crate) fn exchanges(&self) -> Collectives {
+        let parts = slices(self);
+        let described = |place: usize| {
+            let op = &self.operations[place];
+            let among = self.custom.ranks_of(op)?;
+            let reads = op.inputs().map(|input| format!("{:?} {:?}", input.shape.to_vec(), input.dtype));
+            let what = format!("{} of {}", name(op), reads.collect::<Vec<_>>().join(", "));
+            Some(Collective { among, what })
+        };
+        let forward = parts.forward.into_iter().filter_map(described).collect();
+        let input = parts.input.into_iter().filter_map(described).collect();
+        Collectives { forward, input, weight: Vec::new() }
+    }
 }
 
 /// The operations that exchanges of the forward and of the backward need, including the exchanges.
