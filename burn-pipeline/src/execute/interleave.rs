@@ -15,7 +15,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::options::FusedActions;
 use super::run_state::RunState;
-use crate::stage::{Direction, ForwardOutput, Started};
+use crate::stage::{Direction, Started};
 use burn::tensor::Device;
 use burn_pipeline_plan::plan::{Action, MicrobatchTask, Op};
 
@@ -65,7 +65,7 @@ impl Executor {
         let forward_pieces = begun.pieces();
         if let Started::Finished(done) = begun {
             self.synchronize(forward)?;
-            self.store_output(state, forward, done)?;
+            self.store_forward(state, forward, done.parts())?;
             state.record(self.rank(), forward.into(), state.started);
             state.started = state.now();
         }
@@ -76,7 +76,7 @@ impl Executor {
         }
         if forward_pieces.is_some() {
             let done = self.guarded(forward, |stage| stage.engine_mut().complete_forward())?;
-            self.store_output(state, forward, done)?;
+            self.store_forward(state, forward, done.parts())?;
             if both.is_none() {
                 state.record(self.rank(), forward.into(), state.started);
             }
@@ -91,16 +91,6 @@ impl Executor {
         state.record(self.rank(), action, state.started);
         self.advance(state)?;
         Ok(())
-    }
-
-    fn store_output(
-        &mut self,
-        state: &mut RunState<'_>,
-        task: MicrobatchTask,
-        done: ForwardOutput,
-    ) -> Result<(), ExecuteError> {
-        let (output, loss) = done.parts();
-        self.store_forward(state, task, output, loss)
     }
 
     /// Runs the pieces of a forward and a backward alternately, until one part is done.

@@ -5,7 +5,6 @@ use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
 use crate::payload::{AnyTensor, Boundary, Payload};
-use crate::stage::{Gradients, StageError};
 use crate::tensor_parallel::OwnIds;
 use crate::vocabulary::{look_up, weight_gradient};
 use burn::tensor::{Int, Shape, Tensor};
@@ -50,9 +49,7 @@ impl Executor {
         let vectors = vectors.map_err(|error| id_named(error, task, &given, words))?;
         self.synchronize(task)?;
         self.refuse_unwritten(task, std::iter::once(&vectors))?;
-        let mut given = Payload::default();
-        given.push_tensor(vectors);
-        state.vocabulary.give(task.with(task.stage(), Op::ReduceEmbedding), given);
+        state.vocabulary.give(task.with(task.stage(), Op::ReduceEmbedding), vectors.into_payload());
         Ok(())
     }
 
@@ -65,9 +62,7 @@ impl Executor {
         let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceEmbedding))?;
         self.caught(task.stage(), task, |_| {
             let vectors = given.iter().map(one_float).collect::<Result<Vec<_>, _>>()?;
-            let mut input = Payload::default();
-            vectors.into_iter().reduce(AnyTensor::plus).into_iter().for_each(|sum| input.push_tensor(sum));
-            Ok(input)
+            Ok(vectors.into_iter().reduce(AnyTensor::plus).map(AnyTensor::into_payload).unwrap_or_default())
         })
     }
 
@@ -83,8 +78,7 @@ impl Executor {
         let holder = state.plan().placement().rank_of(task.stage());
         let gradients = self.take_given(state, task, collective, holder)?;
         state.close(collective.into());
-        let gradients = Gradients::from_payload(gradients).map_err(StageError::Input);
-        let gradients = gradients.map_err(|source| self.stage_error(task, source))?;
+        let gradients = self.as_gradients(task, gradients)?;
         let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
         self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.computed())?;
