@@ -11,13 +11,11 @@ use crate::panics::{NO_TEXT, text_of};
 use crate::payload::{Payload, StagePort};
 use crate::ranks::{Grid, RankSet};
 use crate::stage::{ErasedStage, StageError};
-use crate::tensor_parallel::TensorGroup;
 use crate::vocabulary::StageGroups;
 use burn::module::ParamId;
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::PartitionError;
 use burn_pipeline_plan::plan::{MicrobatchTask, StageId, Task};
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -55,27 +53,19 @@ impl std::fmt::Debug for Executor {
 }
 
 impl Executor {
-    /// A rank that runs these stages on this device.
-    pub(crate) fn new(link: SharedLink, stages: Stages, device: Device, options: RunOptions) -> Self {
-        let grid = Grid::new(link.rank(), 1, 1.into());
-        let group = ReplicaGroup::new(RankSet::alone(), std::iter::empty(), HashSet::new());
-        let (groups, spec_check, watched_rows) = (StageGroups::default(), SpecCheck::Off, WATCHED_ROWS);
-        let compared = [false; 2];
+    /// A rank that runs these stages on this device, with its position among data-parallel replicas and its groups. The
+    /// link joins the ranks of all replicas, in the order of [`Grid`].
+    pub(crate) fn new(
+        link: SharedLink,
+        stages: Stages,
+        device: Device,
+        options: RunOptions,
+        grid: Grid,
+        groups: StageGroups,
+    ) -> Self {
+        let group = ReplicaGroup::new(&groups.replicas, &stages);
+        let (spec_check, watched_rows, compared) = (SpecCheck::Off, WATCHED_ROWS, [false; 2]);
         Self { link, stages, device, options, grid, group, groups, spec_check, watched_rows, compared }
-    }
-
-    /// Sets the rank's position among data-parallel replicas, and its groups. The link joins the ranks of all
-    /// replicas, in the order of [`Grid`].
-    pub(crate) fn among(mut self, grid: Grid, groups: StageGroups) -> Self {
-        let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        self.group = ReplicaGroup::new(groups.replicas.set().clone(), stages, groups.replicas.cut_parameters());
-        (self.grid, self.groups) = (grid, groups);
-        self
-    }
-
-    /// The rank's tensor-parallel group.
-    pub(crate) fn members(&self) -> &TensorGroup {
-        &self.groups.members
     }
 
     /// The rank's tensor-parallel group, and the ranks that hold the shards of the vocabulary.
@@ -85,9 +75,7 @@ impl Executor {
 
     /// Standby stages for this rank, to be run in place of the active ones.
     pub(crate) fn aside(&self, stages: Stages) -> Aside {
-        let held = stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        let replicas = &self.groups.replicas;
-        let group = ReplicaGroup::new(replicas.set().clone(), held, replicas.cut_parameters());
+        let group = ReplicaGroup::new(&self.groups.replicas, &stages);
         Aside { stages, group, spec_check: SpecCheck::Off }
     }
 

@@ -109,7 +109,7 @@ impl Blueprint {
             input_gradients: builder.input_gradients,
         };
         let settings = Settings { outputs, ..builder.settings };
-        let executor = Executor::new(link, stages, device, options).among(grid, groups);
+        let executor = Executor::new(link, stages, device, options, grid, groups);
         let rank = Rank::start(executor, placement.clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports().to_vec();
         Ok((rank, (facts, shared)))
