@@ -19,21 +19,6 @@ impl Executor {
         self.groups.vocabulary.head().is_some()
     }
 
-    /// Refuses optimizers that cannot step pieces of parameters.
-    pub(crate) fn check_pieces(&self) -> Result<(), ExecuteError> {
-        let (rank, vocabulary) = (self.rank(), &self.groups.vocabulary);
-        if vocabulary.group().size() < 2 {
-            return Ok(());
-        }
-        for (&stage, held) in self.stages.iter().filter(|(stage, _)| vocabulary.holds(**stage)) {
-            let steps = held.steps_by_element();
-            if !steps.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })? {
-                return Err(ExecuteError::NotByElement { rank, stage });
-            }
-        }
-        Ok(())
-    }
-
     /// Stores the last stage's output for a vocabulary-parallel head. Returns true if it is also a requested
     /// output.
     pub(in crate::execute) fn gives_hidden(
