@@ -67,6 +67,17 @@ impl Executor {
         }
     }
 
+    /// Drops the state of a failed call, once the link has dropped its messages. All ranks call it. A rank is then in its
+    /// state before the call, except for sums of gradients and running statistics, which
+    /// [`Rank::recover`](crate::train) restores.
+    pub(crate) fn restart(&mut self) {
+        // If the members of a group compare their programs, engines record anew: the call may have failed when only
+        // some had compared. The graphs of forwards without a backward are dropped too (`stage/state/abandoned.rs`).
+        self.stages.values_mut().for_each(|held| held.restart());
+        self.group.restart(&mut self.stages);
+        self.compared = [false; 2];
+    }
+
     fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {
         let row = state.plan().row(self.grid().pipeline_rank());
         // All ranks of a pipeline run the same rows, so all compare in the same rows.

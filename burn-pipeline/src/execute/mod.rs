@@ -19,8 +19,7 @@
 //! 7. Gradients of the batch itself, if they are wanted, are kept for the report (`batch_gradients`).
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives),
-//! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`; `restart.rs` for what follows
-//! a failure. They build on `executor.rs` (the rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
+//! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`. They build on `executor.rs` (the rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
 
 mod batch_gradients;
 mod compute;
@@ -39,17 +38,14 @@ mod options;
 mod outcome;
 mod recut;
 mod replicas;
-mod restart;
 mod run;
 mod run_state;
-mod seeding;
 mod sharding;
 mod skips;
 mod specs;
 mod transfer;
 mod values;
 mod vocabulary;
-mod vocabulary_state;
 
 pub(crate) use context::Purpose;
 pub use context::RunContext;
@@ -61,8 +57,7 @@ pub use options::{FusedActions, Tuning};
 pub use outcome::MicrobatchLoss;
 pub(crate) use outcome::{OfBatch, RankOutcome};
 pub(crate) use recut::received_by_first;
-pub(crate) use run::{ReplicaShare, Run};
-pub(crate) use seeding::Seeding;
+pub(crate) use run::{ReplicaShare, Run, Seeding};
 pub(crate) use specs::SpecCheck;
 
 #[cfg(doc)]
