@@ -15,8 +15,8 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::options::FusedActions;
 use super::run_state::RunState;
+use crate::payload::is_cubecl;
 use crate::stage::{Direction, Started};
-use burn::tensor::Device;
 use burn_pipeline_plan::plan::{Action, MicrobatchTask, Op};
 
 /// The two parts of a fused action.
@@ -48,7 +48,7 @@ impl Executor {
         match self.options.tuning.fused {
             FusedActions::Sequence => false,
             FusedActions::Interleave => true,
-            FusedActions::Auto => computes_asynchronously(&self.device),
+            FusedActions::Auto => is_cubecl(&self.device),
         }
     }
 
@@ -112,16 +112,4 @@ impl Executor {
         }
         Ok(())
     }
-}
-
-/// Returns false for Flex, which computes inside the call: there is nothing to overlap with.
-fn computes_asynchronously(device: &Device) -> bool {
-    #[cfg(feature = "flex")]
-    let flex = matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_));
-    #[cfg(not(feature = "flex"))]
-    let flex = {
-        let _ = device;
-        false
-    };
-    !flex
 }
