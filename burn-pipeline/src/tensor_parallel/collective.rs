@@ -219,7 +219,7 @@ impl TensorGroup {
     }
 
     /// The tensors of all members in order.
-    fn in_order(&self, own: AnyTensor, mut others: Vec<AnyTensor>) -> Vec<AnyTensor> {
+    pub(super) fn in_order(&self, own: AnyTensor, mut others: Vec<AnyTensor>) -> Vec<AnyTensor> {
         others.insert(self.member(), own);
         others
     }

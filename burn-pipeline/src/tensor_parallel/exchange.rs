@@ -28,6 +28,9 @@ use crate::payload::{AnyTensor, HostValue, Payload, PayloadPart};
 use crate::stage::is_seeding;
 use burn_pipeline_plan::plan::StageId;
 
+/// What a member says at the end of its row.
+const ROW_END: &str = "the end of its row";
+
 impl TensorGroup {
     /// Sends each other member its tensor, without waiting. `what` is the collective, with shape and element type
     /// of the member's tensor.
@@ -40,12 +43,10 @@ impl TensorGroup {
         }
         self.over_link(|link, activity| {
             let (deadline, header, ours) = (self.set.deadline(), header(activity), place(activity, what));
-            let others = tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member());
-            for (member, tensor) in others {
-                let Some(tensor) = tensor else { continue };
+            for (&peer, tensor) in self.set.ranks().iter().zip(tensors) {
+                let Some(tensor) = tensor.filter(|_| peer != link.rank()) else { continue };
                 let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
-                let message = Message { header, payload: Payload::from_parts(parts) };
-                link.send(self.set.ranks()[member], message, deadline)?;
+                link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }
             Ok(())
         })
@@ -84,16 +85,14 @@ impl TensorGroup {
             return Ok(());
         }
         self.set.over_link(|link, activity| {
-            let (rank, deadline, ours) = (link.rank(), self.set.deadline(), "the end of its row");
+            let deadline = self.set.deadline();
             if self.by_link {
                 self.waits(link, activity);
-                return self.collectives(link)?.meet(ours.to_owned(), deadline);
+                return self.collectives(link)?.meet(ROW_END.to_owned(), deadline);
             }
             let header = Header::of(MessageKind::RowEnd);
-            for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
-                link.send(peer, Message { header, payload: Payload::default() }, deadline)?;
-            }
-            Ok(())
+            let end = || Message { header, payload: Payload::default() };
+            self.set.others().try_for_each(|(_, peer)| link.send(peer, end(), deadline))
         })
     }
 
@@ -106,13 +105,12 @@ impl TensorGroup {
             return Ok(());
         }
         self.set.over_link(|link, _| {
-            let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
-            for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
+            let header = Header::of(MessageKind::RowEnd);
+            self.set.others().try_for_each(|(_, peer)| {
                 link.set_activity(Activity::Waiting(header, peer));
                 let received = link.receive(peer, header, self.set.deadline());
-                received.map_err(|error| self.elsewhere(error, "the end of its row"))?;
-            }
-            Ok(())
+                received.map(drop).map_err(|error| self.elsewhere(error, ROW_END))
+            })
         })
     }
 

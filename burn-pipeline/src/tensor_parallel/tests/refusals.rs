@@ -105,7 +105,7 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
             let members = TensorGroup::new(member, [2 * replica, 2 * replica + 1], link.stage_end(), timeout);
             let replicas = TensorGroup::new(replica, [member, member + 2], link.stage_end(), timeout);
             let replicas = replicas.of_replicas();
-            replicas.cuts.0.lock().insert(ParamId::new(), CutAlong { axis: 0, whole: 2 });
+            replicas.cuts.lock().insert(ParamId::new(), CutAlong { axis: 0, whole: 2 });
             let forward = order[rank].map(|(among, what)| Collective { among, what: what.to_owned() });
             let own = Collectives { forward: forward.to_vec(), ..Collectives::default() };
             let compared = || Holders::new(&members, &replicas).compare(&plan, StageId::new(0), Some(own));
