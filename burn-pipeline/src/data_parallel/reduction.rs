@@ -144,8 +144,10 @@ impl ReplicaGroup {
         if self.set.size() > 1 {
             let selected: Vec<StageId> =
                 stages.keys().copied().filter(|&stage| self.is_sharded(stage) == sharded).collect();
-            for &stage in selected.iter().filter(|stage| !self.reduced.contains(stage)).collect::<Vec<_>>() {
-                self.start_reduction(stages, stage)?;
+            for &stage in &selected {
+                if !self.reduced.contains(&stage) {
+                    self.start_reduction(stages, stage)?;
+                }
             }
             // All sums are sent before the first is awaited: other replicas wait for them in the same place.
             self.sum_all()?;

@@ -43,9 +43,9 @@ pub(super) enum ShardState {
     #[default]
     Released,
     /// The other replicas were sent this replica's pieces of these values, and the module still has these.
-    Gathering(Values, Vec<AnyTensor>),
+    Gathering(Values, TensorList),
     /// The module has these values whole; this replica's pieces are kept here.
-    Gathered(Values, Vec<AnyTensor>),
+    Gathered(Values, TensorList),
 }
 
 /// A rank's end of the exchanges between the replicas of its stages.

@@ -211,9 +211,6 @@ impl TensorGroup {
     }
 
     /// The values of member 0. All members call it with tensors of one shape.
-    ///
-    /// # Panics
-    /// As [`TensorGroup::run`].
     pub(crate) fn first_values(&self, own: AnyTensor) -> AnyTensor {
         self.run(Collective::Broadcast { root: 0 }, own)
     }

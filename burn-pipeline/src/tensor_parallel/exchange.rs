@@ -97,9 +97,6 @@ impl TensorGroup {
     }
 
     /// Takes the others' messages of the end of the row. All members call it.
-    ///
-    /// # Errors
-    /// Same as [`TensorGroup::end_row`].
     pub(crate) fn take_row_ends(&self) -> Result<(), LinkError> {
         if self.is_alone() || self.by_link {
             return Ok(());

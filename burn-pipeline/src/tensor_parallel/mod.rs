@@ -53,4 +53,5 @@ mod words;
 pub use boundary::Cut;
 pub use group::TensorGroup;
 pub(crate) use holders::Holders;
+pub(crate) use optimizer_states::tensors_like;
 pub(crate) use words::OwnIds;
