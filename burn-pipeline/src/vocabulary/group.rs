@@ -11,9 +11,12 @@ use burn_pipeline_plan::plan::StageId;
 /// The pipeline ranks that hold the shards, and the stages of these shards.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VocabularyGroup {
-    group: TensorGroup,
-    embedding: Option<StageId>,
-    head: Option<StageId>,
+    /// The ranks.
+    pub(crate) group: TensorGroup,
+    /// The stage of the embedding's shards, if it is vocabulary parallel.
+    pub(crate) embedding: Option<StageId>,
+    /// The stage of the head's shards, if it is vocabulary parallel.
+    pub(crate) head: Option<StageId>,
 }
 
 /// The groups of one rank.
@@ -33,21 +36,6 @@ impl VocabularyGroup {
         let stage =
             |layer| pieces.iter().find(|piece| piece.layers().contains(&layer)).map(|piece| piece.stage(stages));
         Self { group, embedding: stage(Piece::Embedding), head: stage(Piece::Head) }
-    }
-
-    /// The ranks.
-    pub(crate) fn group(&self) -> &TensorGroup {
-        &self.group
-    }
-
-    /// The stage of the embedding's shards, if it is vocabulary parallel.
-    pub(crate) fn embedding(&self) -> Option<StageId> {
-        self.embedding
-    }
-
-    /// The stage of the head's shards, if it is vocabulary parallel.
-    pub(crate) fn head(&self) -> Option<StageId> {
-        self.head
     }
 
     /// Returns true if both layers are one matrix, the embedding's.

@@ -101,7 +101,7 @@ impl Vocabulary {
     /// # Panics
     /// Panics if the layer cannot be cut.
     pub(crate) fn cut(&self, piece: Piece, device: &Device, ranks: &VocabularyGroup) -> Option<Box<dyn ErasedStage>> {
-        let group = ranks.group();
+        let group = &ranks.group;
         let (path, layer) = match piece {
             Piece::Embedding | Piece::Tied => {
                 let (path, make) = self.embedding.as_ref()?;

@@ -13,7 +13,7 @@ use burn_pipeline_plan::plan::{MicrobatchTask, Op};
 impl Executor {
     /// Returns true if the embedding is vocabulary parallel.
     pub(in crate::execute) fn has_parallel_embedding(&self) -> bool {
-        self.groups.vocabulary.embedding().is_some()
+        self.groups.vocabulary.embedding.is_some()
     }
 
     /// The ids of a microbatch, from the batch's input, and their shape.
@@ -34,9 +34,9 @@ impl Executor {
         state: &mut RunState<'_>,
         task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let Some(embedding) = self.groups.vocabulary.embedding() else { return Ok(()) };
+        let Some(embedding) = self.groups.vocabulary.embedding else { return Ok(()) };
         let (ids, shape) = self.input_ids(state, task)?;
-        let group = self.groups.vocabulary.group().clone();
+        let group = self.groups.vocabulary.group.clone();
         let (given, mut words) = (ids.clone(), 0);
         let vectors = self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.computed())?;
@@ -72,14 +72,14 @@ impl Executor {
         state: &mut RunState<'_>,
         task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let Some(embedding) = self.groups.vocabulary.embedding() else { return Ok(()) };
+        let Some(embedding) = self.groups.vocabulary.embedding else { return Ok(()) };
         let (index, (ids, _)) = (state.index(task), self.input_ids(state, task)?);
         let collective = task.with(task.stage(), Op::BroadcastGradient);
         let holder = state.plan().placement().rank_of(task.stage());
         let gradients = self.take_given(state, task, collective, holder)?;
         state.close(collective.into());
         let gradients = self.as_gradients(task, gradients)?;
-        let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
+        let (group, tied) = (self.groups.vocabulary.group.clone(), self.groups.vocabulary.is_tied());
         self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.computed())?;
             if !held.named_parameters().iter().any(|parameter| parameter.trainable) {

@@ -16,7 +16,7 @@ use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId};
 impl Executor {
     /// Returns true if the head is vocabulary parallel.
     pub(in crate::execute) fn has_parallel_head(&self) -> bool {
-        self.groups.vocabulary.head().is_some()
+        self.groups.vocabulary.head.is_some()
     }
 
     /// Stores the last stage's output for a vocabulary-parallel head. Returns true if it is also a requested
@@ -45,7 +45,7 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         let index = state.index(task);
         let target = state.run.batch.target(index).map_err(|source| self.batch_error(source))?;
-        let (Some(target), Some(head)) = (target, self.groups.vocabulary.head()) else { return Ok(()) };
+        let (Some(target), Some(head)) = (target, self.groups.vocabulary.head) else { return Ok(()) };
         let target = self.link.to_device(target);
         state.note(task, "target", None, &target);
         let collective = task.with(task.stage(), Op::BroadcastHidden);
@@ -55,7 +55,7 @@ impl Executor {
         let hidden = one_float(&hidden).map_err(|source| self.stage_error(task, source))?;
         let (shape, ids) = (hidden.shape(), ids(&target).map_err(|source| self.stage_error(task, source))?);
         one_id_a_row(&ids, &shape).map_err(|source| self.stage_error(task, source))?;
-        let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
+        let (group, tied) = (self.groups.vocabulary.group.clone(), self.groups.vocabulary.is_tied());
         let (dtype, trained) = (hidden.dtype(), state.run.trains().then(|| factor(state, index, as_matrix(&shape)[0])));
         let (wanted, mut words) = (ids.clone(), 0);
         let scored = self.caught(head, task, |held| {
@@ -88,7 +88,7 @@ impl Executor {
     /// loss and the gradient of its output.
     fn join_head(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let (microbatch, index, own) = (task.microbatch(), state.index(task), self.grid().pipeline_rank());
-        let Some(head) = self.groups.vocabulary.head().filter(|_| state.vocabulary.joined.insert(microbatch)) else {
+        let Some(head) = self.groups.vocabulary.head.filter(|_| state.vocabulary.joined.insert(microbatch)) else {
             return Ok(());
         };
         let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceHead))?;
@@ -143,7 +143,7 @@ impl Executor {
         self.join_head(state, task)?;
         let (index, vocabulary) = (state.index(task), &mut state.vocabulary);
         let (kept, share) = (vocabulary.kept.remove(&task.microbatch()), vocabulary.shares.remove(&task.microbatch()));
-        let Some((head, (kept, share))) = self.groups.vocabulary.head().zip(kept.zip(share)) else {
+        let Some((head, (kept, share))) = self.groups.vocabulary.head.zip(kept.zip(share)) else {
             return Err(self.no_input(task.into()));
         };
         let tied = self.groups.vocabulary.is_tied();

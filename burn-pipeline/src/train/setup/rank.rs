@@ -214,7 +214,7 @@ impl Blueprint {
             link.set_activity(Activity::Building(stage));
             let held = self.piece(rank, layers, piece, device, &groups.vocabulary)?;
             let facts = StageFacts::of_piece(piece, stage, held.as_ref());
-            made.add(rank, device, facts, held, groups.vocabulary.group())?;
+            made.add(rank, device, facts, held, &groups.vocabulary.group)?;
         }
         Ok(made)
     }
