@@ -175,29 +175,26 @@ impl TensorGroup {
         if self.by_link {
             return self.end_by_link(collective, own);
         }
-        let (size, what) = (self.size(), described(collective, &own));
-        let others = |like: &AnyTensor| self.receive_alike(&what, 0..size, like);
+        let (size, me, what) = (self.size(), self.member(), described(collective, &own));
+        let part = match collective {
+            Collective::ReduceScatter { axis } | Collective::AllToAll { axis } | Collective::OwnPiece { axis } => {
+                piece(&own, axis, me, size)
+            }
+            _ => own,
+        };
+        let others = || self.receive_alike(&what, 0..size, &part);
         match collective {
-            Collective::AllReduce => self.sum(own.clone(), others(&own)),
-            Collective::AllGather { axis } => {
-                let pieces = self.in_order(own.clone(), others(&own));
-                // There is at least this member's own piece.
-                AnyTensor::cat(pieces, axis).unwrap_or(own)
+            Collective::OwnPiece { .. } => part,
+            Collective::Broadcast { root } if root == me => part,
+            Collective::Broadcast { root } => self.receive_alike(&what, root..root + 1, &part).pop().unwrap_or(part),
+            Collective::Reduce { root } if root != me => part.zeros(part.shape()),
+            Collective::AllReduce | Collective::ReduceScatter { .. } | Collective::Reduce { .. } => {
+                // There is at least this member's own part.
+                AnyTensor::sum(self.in_order(part.clone(), others())).unwrap_or(part)
             }
-            Collective::ReduceScatter { axis } => {
-                let own = piece(&own, axis, self.member(), size);
-                self.sum(own.clone(), others(&own))
+            Collective::AllGather { axis } | Collective::AllToAll { axis } => {
+                AnyTensor::cat(self.in_order(part.clone(), others()), axis).unwrap_or(part)
             }
-            Collective::AllToAll { axis } => {
-                let piece = piece(&own, axis, self.member(), size);
-                let pieces = self.in_order(piece.clone(), others(&piece));
-                AnyTensor::cat(pieces, axis).unwrap_or(own)
-            }
-            Collective::OwnPiece { axis } => piece(&own, axis, self.member(), size),
-            Collective::Broadcast { root } if root == self.member() => own,
-            Collective::Broadcast { root } => self.receive_alike(&what, root..root + 1, &own).pop().unwrap_or(own),
-            Collective::Reduce { root } if root == self.member() => self.sum(own.clone(), others(&own)),
-            Collective::Reduce { .. } => own.zeros(own.shape()),
         }
     }
 
@@ -219,10 +216,6 @@ impl TensorGroup {
     pub(super) fn in_order(&self, own: AnyTensor, mut others: Vec<AnyTensor>) -> Vec<AnyTensor> {
         others.insert(self.member(), own);
         others
-    }
-
-    fn sum(&self, own: AnyTensor, others: Vec<AnyTensor>) -> AnyTensor {
-        AnyTensor::sum(self.in_order(own.clone(), others)).unwrap_or(own)
     }
 }
 
