@@ -32,11 +32,6 @@ pub(crate) fn draw(op: &OperationIr) -> Option<Draw<'_>> {
     }
 }
 
-/// Draws the numbers.
-pub(crate) fn drawn(draw: Draw<'_>, generator: &mut StdRng) -> TensorData {
-    drawn_as(draw.out.shape.clone(), draw.out.dtype, draw.distribution, generator)
-}
-
 /// Numbers of this shape, element type and distribution.
 pub(crate) fn drawn_as(shape: Shape, dtype: DType, from: Distribution, generator: &mut StdRng) -> TensorData {
     match dtype {

@@ -33,10 +33,14 @@ pub(super) struct Draft {
 type Point = (usize, usize);
 
 /// Finds last uses along one sequence; `custom` contains its custom operations.
-pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording, custom: &CustomOps) -> Vec<Program> {
+pub(super) fn programs<const N: usize>(drafts: [Draft; N], recording: &Recording, custom: &CustomOps) -> [Program; N] {
     let last = last_uses(&drafts);
-    let mut live = Live::new(recording);
-    drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live, custom)).collect()
+    let (mut live, mut part) = (Live::new(recording), 0);
+    drafts.map(|draft| {
+        let made = program(part, draft, &last, &mut live, custom);
+        part += 1;
+        made
+    })
 }
 
 fn last_uses(drafts: &[Draft]) -> HashMap<TensorId, Point> {

@@ -1,7 +1,7 @@
 //! Runs programs on a device: `burn_router`'s interpreter behind a trait without the backend's type.
 
 use super::custom::CustomOps;
-use super::draws::{draw, drawn};
+use super::draws::{draw, drawn_as};
 use super::error::ProgramError;
 use super::recording::Recording;
 use crate::payload::AnyTensor;
@@ -104,7 +104,9 @@ where
     fn run(&mut self, operations: &[OperationIr]) -> Result<(), ProgramError> {
         for op in operations {
             if let (Some(draw), Some(generator)) = (draw(op), &mut self.generator) {
-                let drawn = AnyTensor::from_data_exact(drawn(draw, generator), &self.device).into_dispatch();
+                let (shape, dtype, distribution) = draw.what();
+                let drawn = drawn_as(shape, dtype, distribution, generator);
+                let drawn = AnyTensor::from_data_exact(drawn, &self.device).into_dispatch();
                 // Both are on this device, so this cannot fail.
                 if self.feed(draw.out.id, drawn).is_ok() {
                     continue;

@@ -35,13 +35,13 @@ pub(super) fn slices(recording: &Recording) -> Slices {
         _ => graph.needed_for(edges.input_gradients.iter().flatten()),
     };
     let weight = graph.needed_for(edges.weight_gradients.iter().map(|(_, gradient)| gradient));
-    let exchanged = graph.exchanged();
+    let [for_exchanges, for_exchanges_of_gradients] = graph.needed_for_exchanges();
     let mut slices = Slices::default();
     for place in 0..recording.operations.len() {
         // A draw that nothing reads still advances the generator.
-        if forward[place] || exchanged.forward[place] || draw(&recording.operations[place]).is_some() {
+        if forward[place] || for_exchanges[place] || draw(&recording.operations[place]).is_some() {
             slices.forward.push(place);
-        } else if input[place] || exchanged.backward[place] {
+        } else if input[place] || for_exchanges_of_gradients[place] {
             slices.input.push(place);
         } else if weight[place] {
             slices.weight.push(place);
@@ -65,12 +65,6 @@ impl Recording {
         let input = parts.input.into_iter().filter_map(described).collect();
         Collectives { forward, input, weight: Vec::new() }
     }
-}
-
-/// The operations that exchanges of the forward and of the backward need, including the exchanges.
-struct Exchanged {
-    forward: Vec<bool>,
-    backward: Vec<bool>,
 }
 
 struct Graph<'a> {
@@ -99,8 +93,8 @@ impl<'a> Graph<'a> {
         needed
     }
 
-    /// Finds what exchanges between the ranks of a group need.
-    fn exchanged(&self) -> Exchanged {
+    /// The operations that exchanges of the forward and of the backward need, including the exchanges.
+    fn needed_for_exchanges(&self) -> [Vec<bool>; 2] {
         let Recording { operations, custom, edges, .. } = self.recording;
         let mut of_backward: HashSet<TensorId> = edges.seeds.iter().flatten().map(|seed| seed.id).collect();
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
@@ -113,7 +107,7 @@ impl<'a> Graph<'a> {
                 if depends { &mut backward } else { &mut forward }.extend(op.outputs());
             }
         }
-        Exchanged { forward: self.needed_for(forward.into_iter()), backward: self.needed_for(backward.into_iter()) }
+        [forward, backward].map(|exchanged| self.needed_for(exchanged.into_iter()))
     }
 
     /// The operations that at least two of these tensors need.

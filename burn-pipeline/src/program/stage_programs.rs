@@ -56,7 +56,7 @@ impl StagePrograms {
             feeds: feeds.to_vec(),
             takes,
         };
-        let split = vec![
+        let split = [
             forward(),
             back(Phase::Input, &parts.input, &seeds, inputs.clone()),
             back(Phase::Weight, &parts.weight, &[], weights.clone()),
@@ -66,16 +66,13 @@ impl StagePrograms {
         let others: Vec<usize> = (0..weights.len()).filter(|at| products.iter().all(|p| p.gradient != *at)).collect();
         let operands = products.iter().flat_map(|product| [product.x.clone(), product.g.clone()]);
         let left = operands.chain(others.iter().map(|&at| weights[at].clone())).collect();
-        let merged = vec![split[0].clone(), split[1].clone(), back(Phase::Weight, &rest, &[], left)];
+        let merged = [split[0].clone(), split[1].clone(), back(Phase::Weight, &rest, &[], left)];
         let all = inputs.into_iter().chain(weights).collect();
-        let whole = vec![forward(), back(Phase::Backward, &both, &seeds, all)];
-        let mut split = programs(split, recording, &custom);
-        let mut whole = programs(whole, recording, &custom);
-        let mut merged = programs(merged, recording, &custom);
-        // The sequences were built above, with three parts and with two.
-        let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
-        let backward = whole.remove(1);
-        let merged = MergedWeight { program: merged.remove(2), products, others };
+        let whole = [forward(), back(Phase::Backward, &both, &seeds, all)];
+        let [forward, input, weight] = programs(split, recording, &custom);
+        let [_, backward] = programs(whole, recording, &custom);
+        let [_, _, program] = programs(merged, recording, &custom);
+        let merged = MergedWeight { program, products, others };
         Self { forward, input, weight, backward, merged, rounded: None, edges: recording.edges.clone(), custom }
     }
 
