@@ -128,7 +128,8 @@ impl Eager {
                 let expected = format!("{:?} of {:?}", spec.shape, spec.dtype);
                 return Err(StageError::GradientSpec { output, got, expected });
             }
-            given.push(seed.map(|seed| OutputGradient::new(seed.into_dispatch())));
+            let gradient = |seed: AnyTensor| OutputGradient { gradient: seed.into_dispatch(), likely_unused: false };
+            given.push(seed.map(gradient));
         }
         let deferral = held.deferral;
         let Some(root) = held.nodes.and_then(|nodes| nodes.seed(given)) else {
