@@ -103,15 +103,11 @@ fn mark(op: &mut OperationIr, point: Point, last: &HashMap<TensorId, Point>) -> 
     let outputs: Vec<TensorIr> = op.outputs().cloned().collect();
     let mut reads: HashMap<TensorId, usize> = HashMap::new();
     op.inputs().for_each(|input| *reads.entry(input.id).or_default() += 1);
-    let mut twice: Vec<TensorIr> = Vec::new();
-    for input in op.inputs() {
-        let known = twice.iter().any(|tensor| tensor.id == input.id);
-        if reads[&input.id] > 1 && last.get(&input.id) == Some(&point) && !known {
-            twice.push(input.clone());
-        }
-    }
-    let unread = outputs.iter().filter(|output| !last.contains_key(&output.id)).cloned();
-    let dropped = twice.into_iter().chain(unread).map(|t| TensorIr { status: TensorStatus::ReadWrite, ..t }).collect();
+    let mut seen = HashSet::new();
+    let ends_here = |input: &TensorIr| reads[&input.id] > 1 && last.get(&input.id) == Some(&point);
+    let twice = op.inputs().filter(|input| ends_here(input) && seen.insert(input.id));
+    let unread = outputs.iter().filter(|output| !last.contains_key(&output.id));
+    let dropped = twice.chain(unread).cloned().map(|t| TensorIr { status: TensorStatus::ReadWrite, ..t }).collect();
     op.visit_mut(&mut Mark { outputs: &outputs, reads: &reads, point, last });
     dropped
 }
