@@ -1,7 +1,6 @@
 //! The user's layers for vocabulary parallelism, and the shards that are cut from them.
 
-use super::group::VocabularyGroup;
-use super::piece::Piece;
+use super::group::{Piece, VocabularyGroup};
 use crate::payload::{BoundaryError, Payload, PayloadPart, TensorKind};
 use crate::stage::{ErasedStage, Names, Stage, StageBox};
 use burn::module::Module;
