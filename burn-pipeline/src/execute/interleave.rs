@@ -6,10 +6,7 @@
 //! 3. If both parts come in pieces, the next piece always comes from the part with less progress, so both end
 //!    together. The timeline shows one event for both.
 //!
-//! DualPipe leaves this to the model's author (`overlapped_forward_backward`); here it works for every captured stage.
-//!
-//! By default (`FusedActions::Auto`) this happens only on devices that compute asynchronously. Elsewhere the two parts
-//! run in sequence, with the same numbers.
+//! [`FusedActions`] says when, and why.
 
 use super::error::ExecuteError;
 use super::executor::Executor;

@@ -1,11 +1,9 @@
 //! The interpreter of one rank's row; see the numbered steps in `mod.rs`.
 //!
-//! 1. Actions run in the plan's order, and the tasks of a fused action one after the other.
-//! 2. A fused action is interleaved if the options allow it and both stages were captured; see
-//!    [`FusedActions`](super::FusedActions).
-//! 3. Adjacent `W`s of one stage run in one call if the options allow it. The timeline gives each an even share of
+//! 1. The tasks of a fused action run one after the other, unless they are interleaved (`interleave.rs`).
+//! 2. Adjacent `W`s of one stage run in one call if the options allow it. The timeline gives each an even share of
 //!    the time.
-//! 4. After every action, held microbatches and bytes are counted, and started reductions advance as far as they
+//! 3. After every action, held microbatches and bytes are counted, and started reductions advance as far as they
 //!    can.
 
 use super::context::Purpose;

@@ -12,14 +12,9 @@
 //!    waited only in earlier ones.
 //! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas'
 //!    exchanges.
-//! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`]). A member that is in one
-//!    collective too many gets that message instead of a tensor, which is an error at once. The ends are received
-//!    after all ranks have exchanged their losses ([`TensorGroup::take_row_ends`]), so no row waits for them, and
-//!    before other messages between members.
-//! 5. Before its first training forward runs, a captured stage's collectives are proved to be met in one order
-//!    (`compare`). A stage that is not captured has no list; the text in each message then shows the first
-//!    difference.
-//! 6. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing,
+//! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`], [`TensorGroup::take_row_ends`]);
+//!    `execute/README.md` says why.
+//! 5. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing,
 //!    up to the executor, which returns it.
 
 use super::group::TensorGroup;
