@@ -3,7 +3,7 @@
 use crate::payload::{Kinds, Payload, PayloadSpec};
 use crate::stage::{Batch, BatchChecks, ErasedStage, NamedWeight, StageError};
 use crate::train::error::PipelineError;
-use crate::vocabulary::{Piece, is_ids};
+use crate::vocabulary::{Piece, ids_of};
 use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -84,10 +84,10 @@ impl StageFacts {
         };
         let input = batch.whole_input();
         self.piece.iter().flat_map(|piece| piece.layers()).try_for_each(|layer| match (layer, batch.whole_target()) {
-            (Piece::Head, Some(target)) => is_ids(target.clone()).map_err(|source| refused("head", source, target)),
+            (Piece::Head, Some(target)) => ids_of(target).map(drop).map_err(|source| refused("head", source, target)),
             (Piece::Head, None) => Ok(()),
             (Piece::Embedding | Piece::Tied, _) => {
-                is_ids(input.clone()).map_err(|source| refused("embedding", source, input))
+                ids_of(input).map(drop).map_err(|source| refused("embedding", source, input))
             }
         })
     }

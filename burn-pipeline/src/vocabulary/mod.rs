@@ -37,4 +37,4 @@ pub(crate) use embedding::{look_up, weight_gradient};
 pub(crate) use group::{Piece, StageGroups, VocabularyGroup};
 pub(crate) use head::{InputParts, SavedScores, input_gradient, join, score};
 pub use layers::Vocabulary;
-pub(crate) use layers::is_ids;
+pub(crate) use layers::ids_of;
