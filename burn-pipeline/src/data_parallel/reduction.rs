@@ -53,7 +53,6 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Returns true if a reduction is started and not finished.
     pub(crate) fn is_reducing(&self) -> bool {
         !self.reductions.is_empty()
     }

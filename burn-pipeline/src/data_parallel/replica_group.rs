@@ -104,12 +104,10 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Returns true if the parameters of a stage are sharded.
     pub(crate) fn is_sharded(&self, stage: StageId) -> bool {
         self.shards.contains_key(&stage)
     }
 
-    /// Returns true if the parameters of any stage are sharded.
     pub(crate) fn any_sharded(&self) -> bool {
         !self.shards.is_empty()
     }

@@ -108,7 +108,6 @@ impl ReplicaGroup {
         self.shards.keys().copied().collect()
     }
 
-    /// Returns true if a stage's parameters are being gathered.
     pub(crate) fn is_gathering(&self, stage: StageId) -> bool {
         matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Gathering(..)))
     }
@@ -132,7 +131,6 @@ impl ReplicaGroup {
         values.set(held, parameters, own.collect());
     }
 
-    /// Releases all stages.
     pub(crate) fn release_all(&mut self, stages: &mut Stages) {
         stages.iter_mut().for_each(|(&stage, held)| self.release(stage, held.as_mut()));
     }

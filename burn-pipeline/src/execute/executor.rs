@@ -22,7 +22,6 @@ use std::time::{Duration, Instant};
 /// How many rows check each task's results; see `device.rs`.
 const WATCHED_ROWS: usize = 2;
 
-/// One rank: its stages and its end of the link.
 pub(crate) struct Executor {
     pub(super) link: SharedLink,
     pub(super) stages: Stages,
@@ -79,7 +78,6 @@ impl Executor {
         Aside { stages, group, spec_check: SpecCheck::Off }
     }
 
-    /// Swaps active and standby stages.
     pub(crate) fn swap(&mut self, aside: &mut Aside) {
         std::mem::swap(&mut self.stages, &mut aside.stages);
         std::mem::swap(&mut self.group, &mut aside.group);
@@ -108,12 +106,10 @@ impl Executor {
         RankSet::new(place, ranks.iter().copied(), self.link.stage_end(), self.timeout())
     }
 
-    /// The rank's device.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The parameters of all stages of this rank.
     pub(super) fn parameters(&self) -> impl Iterator<Item = ParamId> {
         self.stages.values().flat_map(|held| held.parameters())
     }
@@ -232,7 +228,6 @@ const OF_ANOTHER_TYPE: &str = "; with `Builder::precision` a stage gets rounded 
     type, and what needs more digits to f32, or keep parameters in f32 (`Precision::keep`); see the guide, \
     `half_precision`";
 
-/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text_of(panic)
         .or_else(|| panic.downcast_ref::<LinkError>().map(ToString::to_string))

@@ -8,9 +8,7 @@ use std::time::Instant;
 /// One run of a plan over a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
-    /// The plan.
     pub plan: &'a CheckedPlan,
-    /// The batch.
     pub batch: &'a Microbatches,
     /// How backwards are seeded.
     pub seeding: Seeding,
@@ -54,7 +52,6 @@ impl Run<'_> {
 /// factor, which is applied at the end. See [`Reduction`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Seeding {
-    /// The kind of the user's loss.
     pub reduction: Reduction,
     /// Samples in the microbatch whose backward is seeded with 1.
     pub reference_samples: usize,

@@ -13,7 +13,6 @@ pub(super) struct Transfer {
     pub(super) header: Header,
     /// The pipeline rank at the other end.
     pub(super) peer: usize,
-    /// The stage at the other end.
     pub(super) peer_stage: StageId,
 }
 

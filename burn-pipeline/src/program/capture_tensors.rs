@@ -95,7 +95,6 @@ fn named(id: TensorId, tensor: &impl TensorMetadata) -> TensorIr {
     TensorIr { id, shape: tensor.shape(), dtype: tensor.dtype(), status: TensorStatus::ReadOnly }
 }
 
-/// Runs the backward of a captured root.
 pub(crate) fn backward(root: &DispatchTensor) -> Result<Gradients, String> {
     tracked(root).map(|root| root.clone().backward()).ok_or_else(|| "its root is not a captured tensor".to_owned())
 }

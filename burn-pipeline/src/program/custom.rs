@@ -197,7 +197,6 @@ pub(crate) fn is_like(expected: &TensorIr, tensor: &DispatchTensor) -> bool {
     tensor.shape() == expected.shape && (dtype == expected.dtype || is_bool(dtype) && is_bool(expected.dtype))
 }
 
-/// A shape and an element type as text.
 pub(crate) fn spec(shape: &Shape, dtype: DType) -> String {
     format!("{:?} of {dtype:?}", shape.to_vec())
 }

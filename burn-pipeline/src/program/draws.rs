@@ -15,7 +15,6 @@ pub(crate) struct Draw<'a> {
 }
 
 impl Draw<'_> {
-    /// Its shape, element type and distribution.
     pub(crate) fn what(&self) -> (Shape, DType, Distribution) {
         (self.out.shape.clone(), self.out.dtype, self.distribution)
     }

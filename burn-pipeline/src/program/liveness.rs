@@ -140,7 +140,6 @@ struct Live {
     storages: Storages,
     /// Parameters and constants: storage that the module holds.
     borrowed: HashSet<TensorId>,
-    /// The module's parameters.
     parameters: Vec<TensorIr>,
     /// The size of the storages behind all live tensors, without borrowed ones.
     bytes: usize,

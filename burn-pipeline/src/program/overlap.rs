@@ -124,7 +124,6 @@ impl Overlap {
         start.or_else(other).or_else(|| self.waits.front().copied())
     }
 
-    /// Places an operation next.
     fn place(&mut self, place: usize) {
         self.ready.remove(&place);
         for at in std::mem::take(&mut self.needed[place]) {

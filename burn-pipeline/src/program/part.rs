@@ -121,7 +121,6 @@ impl Program {
         self.compiled.as_ref().filter(|compiled| compiled.is_whole()).map(|_| self.peak)
     }
 
-    /// The number of pieces that it runs in.
     pub(crate) fn pieces(&self) -> usize {
         self.compiled.as_ref().map_or(self.operations.len(), Compiled::pieces)
     }

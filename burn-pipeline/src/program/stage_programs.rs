@@ -152,7 +152,6 @@ impl StagePrograms {
         reached
     }
 
-    /// The program of one part.
     pub(crate) fn program(&self, phase: Phase) -> &Program {
         match phase {
             Phase::Forward => &self.forward,

@@ -62,7 +62,6 @@ impl TensorGroup {
         }
     }
 
-    /// The link's collectives.
     pub(super) fn collectives<'a>(&self, link: &'a mut dyn Link) -> Result<&'a mut dyn Collectives, LinkError> {
         let rank = self.set.rank();
         let message = "the link has no collectives any more".to_owned();

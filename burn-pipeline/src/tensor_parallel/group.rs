@@ -95,7 +95,6 @@ impl TensorGroup {
         self.set.ranks().contains(&rank)
     }
 
-    /// The group's ranks.
     pub(crate) fn set(&self) -> &RankSet {
         &self.set
     }
@@ -110,7 +109,6 @@ impl TensorGroup {
         parameters.into_iter().any(|id| self.axis_of(id).is_some())
     }
 
-    /// Returns true if the group has no other rank.
     pub(super) fn is_alone(&self) -> bool {
         self.size() == 1
     }

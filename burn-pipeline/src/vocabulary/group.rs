@@ -13,9 +13,7 @@ use std::fmt;
 /// A layer that is cut into one shard for each rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Piece {
-    /// The embedding.
     Embedding,
-    /// The head.
     Head,
     /// Both, as one tied matrix.
     Tied,
@@ -50,7 +48,6 @@ impl fmt::Display for Piece {
 /// The pipeline ranks that hold the shards, and the stages of these shards.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VocabularyGroup {
-    /// The ranks.
     pub(crate) group: TensorGroup,
     /// The stage of the embedding's shards, if it is vocabulary parallel.
     pub(crate) embedding: Option<StageId>,

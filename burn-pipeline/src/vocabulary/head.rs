@@ -113,7 +113,6 @@ impl SavedScores {
         self.hidden.transpose().matmul(of_scores.cast(own))
     }
 
-    /// The size of its tensors in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let of = |tensor: &Tensor<2>| tensor.shape().num_elements() * tensor.dtype().size();
         of(&self.hidden) + of(&self.softmax)
