@@ -31,7 +31,8 @@ pub(crate) struct Executor {
     pub(super) group: ReplicaGroup,
     /// The tensor-parallel group of this rank, and the ranks that hold the shards of the vocabulary.
     pub(super) groups: StageGroups,
-    pub(super) spec_check: SpecCheck,
+    /// Which tensor specs this rank records or compares in training. Recorded specs are taken from here.
+    pub(crate) spec_check: SpecCheck,
     /// How many rows still check each task's results.
     pub(super) watched_rows: usize,
     /// True once a row of a step, and one of an evaluation, has compared the members' replicated tensors.
@@ -117,11 +118,6 @@ impl Executor {
     /// The rank's stages, in model order.
     pub(crate) fn stages(&mut self) -> &mut Stages {
         &mut self.stages
-    }
-
-    /// Which tensor specs this rank records or compares in training. Recorded specs are taken from here.
-    pub(crate) fn spec_check_mut(&mut self) -> &mut SpecCheck {
-        &mut self.spec_check
     }
 
     /// The rank's stages with its end of the link.

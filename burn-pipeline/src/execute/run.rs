@@ -2,7 +2,7 @@
 
 use super::context::Purpose;
 use crate::stage::{Microbatches, Reduction};
-use burn_pipeline_plan::plan::{CheckedPlan, StageId};
+use burn_pipeline_plan::plan::CheckedPlan;
 use std::time::Instant;
 
 /// One run of a plan over a batch.
@@ -40,11 +40,6 @@ impl Run<'_> {
     /// Returns true if backwards are run.
     pub(super) fn trains(&self) -> bool {
         self.purpose != Purpose::Evaluation
-    }
-
-    /// The index in the whole batch of a stage's microbatch; plans count within a route.
-    pub(super) fn index(&self, stage: StageId, microbatch: usize) -> usize {
-        self.share.first + self.plan.plan().index_in_batch(stage, microbatch)
     }
 }
 

@@ -71,9 +71,9 @@ impl<'a> RunState<'a> {
         self.run.plan.plan()
     }
 
-    /// The index in the whole batch of a task's microbatch.
+    /// The index in the whole batch of a task's microbatch; plans count within a route.
     pub(super) fn index(&self, task: MicrobatchTask) -> usize {
-        self.run.index(task.stage(), task.microbatch())
+        self.run.share.first + self.plan().index_in_batch(task.stage(), task.microbatch())
     }
 
     /// Time since the step began.

@@ -103,7 +103,7 @@ impl<'a> Graph<'a> {
             if depends {
                 of_backward.extend(op.outputs().map(|output| output.id));
             }
-            if custom.is_collective(op) {
+            if custom.ranks_of(op).is_some() {
                 if depends { &mut backward } else { &mut forward }.extend(op.outputs());
             }
         }
