@@ -172,9 +172,6 @@ impl TensorGroup {
 
     /// Ends a collective that was begun with the same tensor: receives what the others sent.
     fn wait(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
-        if self.by_link {
-            return self.end_by_link(collective, own);
-        }
         let (size, me, what) = (self.size(), self.member(), described(collective, &own));
         let part = match collective {
             Collective::ReduceScatter { axis } | Collective::AllToAll { axis } | Collective::OwnPiece { axis } => {
@@ -185,6 +182,7 @@ impl TensorGroup {
         let others = || self.receive_alike(&what, 0..size, &part);
         match collective {
             Collective::OwnPiece { .. } => part,
+            _ if self.by_link => self.end_by_link(collective, part),
             Collective::Broadcast { root } if root == me => part,
             Collective::Broadcast { root } => self.receive_alike(&what, root..root + 1, &part).pop().unwrap_or(part),
             Collective::Reduce { root } if root != me => part.zeros(part.shape()),
