@@ -179,29 +179,20 @@ impl TensorGroup {
             }
             _ => own,
         };
-        let others = || self.receive_alike(&what, 0..size, &part);
+        let sent_by = |from: Range<usize>| self.receive_each(&what, from, |_| part.zeros(part.shape()));
         match collective {
             Collective::OwnPiece { .. } => part,
             _ if self.by_link => self.end_by_link(collective, part),
             Collective::Broadcast { root } if root == me => part,
-            Collective::Broadcast { root } => self.receive_alike(&what, root..root + 1, &part).pop().unwrap_or(part),
+            Collective::Broadcast { root } => sent_by(root..root + 1).pop().unwrap_or(part),
             Collective::Reduce { root } if root != me => part.zeros(part.shape()),
             Collective::AllReduce | Collective::ReduceScatter { .. } | Collective::Reduce { .. } => {
                 // There is at least this member's own part.
-                AnyTensor::sum(self.in_order(part.clone(), others())).unwrap_or(part)
+                AnyTensor::sum(self.in_order(part.clone(), sent_by(0..size))).unwrap_or(part)
             }
             Collective::AllGather { axis } | Collective::AllToAll { axis } => {
-                AnyTensor::cat(self.in_order(part.clone(), others()), axis).unwrap_or(part)
+                AnyTensor::cat(self.in_order(part.clone(), sent_by(0..size)), axis).unwrap_or(part)
             }
-        }
-    }
-
-    /// The tensors that the members in `from`, except this one, sent in a collective, shaped like `like`; zeros if
-    /// they are absent.
-    fn receive_alike(&self, what: &str, from: Range<usize>, like: &AnyTensor) -> Vec<AnyTensor> {
-        match self.absent {
-            false => self.receive_each(what, from),
-            true => from.filter(|member| *member != self.member()).map(|_| like.zeros(like.shape())).collect(),
         }
     }
 

@@ -48,11 +48,20 @@ impl TensorGroup {
     }
 
     /// Waits for the tensors that the members in `from` sent in the same collective, and returns them in that
-    /// order, without this member's own.
+    /// order, without this member's own. If the others do not exist, `absent` gives what they would have sent.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if a member runs something else, failed, left or did not answer.
-    pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
+    pub(super) fn receive_each(
+        &self,
+        what: &str,
+        from: impl Iterator<Item = usize>,
+        absent: impl Fn(usize) -> AnyTensor,
+    ) -> Vec<AnyTensor> {
+        let others = from.filter(|member| *member != self.member());
+        if self.absent {
+            return others.map(absent).collect();
+        }
         self.over_link(|link, activity| {
             let (rank, header, ours) = (link.rank(), header(activity), place(activity, what));
             let receive = |member: usize| {
@@ -66,7 +75,7 @@ impl TensorGroup {
                     _ => Err(self.unlike(rank, peer, ours.clone(), theirs)),
                 }
             };
-            from.filter(|member| *member != self.member()).map(receive).collect()
+            others.map(receive).collect()
         })
     }
 

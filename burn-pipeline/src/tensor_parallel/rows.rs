@@ -79,14 +79,8 @@ impl RowsOp {
         let tensors = (0..size).map(|member| if member == me { None } else { rows_for(member) }).collect();
         let from = || (0..size).filter(|&member| self.received[member] > 0);
         group.send_each(&what, tensors);
-        let mut came = match group.absent {
-            true => {
-                let others = from().filter(|&member| member != me);
-                others.map(|member| own.zeros(Shape::new([self.received[member], width]))).collect()
-            }
-            false => group.receive_each(&what, from()),
-        }
-        .into_iter();
+        let absent = |member: usize| own.zeros(Shape::new([self.received[member], width]));
+        let mut came = group.receive_each(&what, from(), absent).into_iter();
         let mut parts = Vec::new();
         for member in from() {
             let part = if member == me { rows_for(me) } else { came.next() };
