@@ -154,20 +154,18 @@ impl TensorGroup {
         if self.by_link {
             return self.begin_by_link(collective, own);
         }
-        let size = self.size();
-        let to_all = || vec![Some(own.clone()); size];
-        let tensors = match collective {
-            Collective::AllReduce | Collective::AllGather { .. } => to_all(),
-            Collective::Broadcast { root } if root == self.member() => to_all(),
+        if let Collective::OwnPiece { .. } = collective {
+            return;
+        }
+        self.send_each(&described(collective, own), |member| match collective {
+            Collective::AllReduce | Collective::AllGather { .. } => Some(own.clone()),
             Collective::ReduceScatter { axis } | Collective::AllToAll { axis } => {
-                (0..size).map(|member| (member != self.member()).then(|| piece(own, axis, member, size))).collect()
+                Some(piece(own, axis, member, self.size()))
             }
-            Collective::Reduce { root } if root != self.member() => {
-                (0..size).map(|member| (member == root).then(|| own.clone())).collect()
-            }
-            Collective::OwnPiece { .. } | Collective::Broadcast { .. } | Collective::Reduce { .. } => return,
-        };
-        self.send_each(&described(collective, own), tensors);
+            Collective::Broadcast { root } => (root == self.member()).then(|| own.clone()),
+            Collective::Reduce { root } => (root == member).then(|| own.clone()),
+            Collective::OwnPiece { .. } => None,
+        });
     }
 
     /// Ends a collective that was begun with the same tensor: receives what the others sent.

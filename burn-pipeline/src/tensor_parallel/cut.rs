@@ -82,7 +82,7 @@ impl TensorGroup {
         let Some(cut) = self.cut_of(parameter) else { return own };
         let dims = self.whole_shape(parameter, own.shape()).to_vec();
         let what = format!("joining pieces of {dims:?} {:?} along axis {}", own.dtype(), cut.axis);
-        self.send_each(&what, vec![Some(own.clone()); self.size()]);
+        self.send_each(&what, |_| Some(own.clone()));
         let pieces = self.in_order(own.clone(), self.receive_each(&what, 0..self.size(), |_| own.clone()));
         AnyTensor::cat(pieces, cut.axis).unwrap_or(own)
     }

@@ -27,19 +27,19 @@ use burn_pipeline_plan::plan::StageId;
 const ROW_END: &str = "the end of its row";
 
 impl TensorGroup {
-    /// Sends each other member its tensor, without waiting. `what` is the collective, with shape and element type
-    /// of the member's tensor.
+    /// Sends each other member the tensor for it, if there is one, without waiting. `what` is the collective, with shape
+    /// and element type of this member's tensor.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if another rank failed.
-    pub(super) fn send_each(&self, what: &str, tensors: Vec<Option<AnyTensor>>) {
+    pub(super) fn send_each(&self, what: &str, tensor_for: impl Fn(usize) -> Option<AnyTensor>) {
         if self.absent {
             return;
         }
         self.over_link(|link, activity| {
             let (deadline, header, ours) = (self.set.deadline(), header(activity), place(activity, what));
-            for (&peer, tensor) in self.set.ranks().iter().zip(tensors) {
-                let Some(tensor) = tensor.filter(|_| peer != link.rank()) else { continue };
+            for (member, peer) in self.set.others() {
+                let Some(tensor) = tensor_for(member) else { continue };
                 let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
                 link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }

@@ -76,9 +76,8 @@ impl RowsOp {
             (end > start).then(|| own.clone().narrow(0, start, end))
         };
         let what = format!("all-to-all of rows of {width} {:?}", own.dtype());
-        let tensors = (0..size).map(|member| if member == me { None } else { rows_for(member) }).collect();
         let from = || (0..size).filter(|&member| self.received[member] > 0);
-        group.send_each(&what, tensors);
+        group.send_each(&what, rows_for);
         let absent = |member: usize| own.zeros(Shape::new([self.received[member], width]));
         let mut came = group.receive_each(&what, from(), absent).into_iter();
         let mut parts = Vec::new();
