@@ -65,8 +65,8 @@ impl Executor {
         }
     }
 
-    /// Drops the state of a failed call, once the link has dropped its messages. All ranks call it. A rank is then in its
-    /// state before the call, except for sums of gradients and running statistics, which
+    /// Drops the state of a failed call, once the link has dropped its messages. All ranks call it. A rank is then in
+    /// its state before the call, except for sums of gradients and running statistics, which
     /// [`Rank::recover`](crate::train) restores.
     pub(crate) fn restart(&mut self) {
         // If the members of a group compare their programs, engines record anew: the call may have failed when only

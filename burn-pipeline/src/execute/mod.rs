@@ -9,15 +9,16 @@
 //!
 //! 1. An error of a row gets its place in the plan, and its task's inputs and their senders (`locate.rs`).
 //! 2. Fused actions may be interleaved, and adjacent `W`s may run in one call, if the user chose that.
-//! 3. Exchanges between data-parallel replicas run beside the row ([`data_parallel`](crate::data_parallel)). The
-//!    timeline shows a whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
+//! 3. Exchanges between data-parallel replicas run beside the row (`data_parallel`). The timeline shows a whole
+//!    reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
 //! 4. If the groups of two stages differ in size, values between them are re-cut: a transfer is a message with each
 //!    counterpart (`recut`).
 //! 5. The loss of a stage that ends its route stays on the device, and is read after the row.
 //! 6. Gradients of the batch itself, if they are wanted, are kept for the report (`batch_gradients`).
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives),
-//! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`. They build on `executor.rs` (the rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
+//! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`. They build on `executor.rs` (the
+//! rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
 
 mod batch_gradients;
 mod compute;

@@ -27,8 +27,8 @@ use burn_pipeline_plan::plan::StageId;
 const ROW_END: &str = "the end of its row";
 
 impl TensorGroup {
-    /// Sends each other member the tensor for it, if there is one, without waiting. `what` is the collective, with shape
-    /// and element type of this member's tensor.
+    /// Sends each other member the tensor for it, if there is one, without waiting. `what` is the collective, with
+    /// shape and element type of this member's tensor.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if another rank failed.
