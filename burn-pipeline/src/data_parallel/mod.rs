@@ -11,20 +11,15 @@
 //!    if the number does not divide evenly, earlier replicas run one more. Seeds, weights and random draws of a
 //!    microbatch, and the position of its loss, depend only on its index in the whole batch. So a gradient is a sum
 //!    over microbatches, whichever replica ran them, and is scaled once at the end, as without replicas.
-//! 3. *Reduction* (`reduction.rs`): at `REDUCE_GRAD` a rank flattens the stage's gradients and cuts them into one
-//!    piece per replica (`pieces.rs`). It sends each replica its piece. Sends do not wait, so the row continues.
-//!    Between actions, and while the row waits for a message of the plan, the rank receives arrived messages. When it
-//!    has all pieces, it adds them in the order of replicas and sends the sum to the others: a reduce-scatter, then an
-//!    all-gather, during the row's cool-down. Missing messages are awaited at the end of the row. Over a link that
-//!    cannot probe, everything but the first sends happens at the end.
+//! 3. *Reduction* (`reduction.rs`): `REDUCE_GRAD` starts a reduce-scatter of pieces of the stage's gradients
+//!    (`pieces.rs`), then an all-gather, and the row continues. Missing messages are awaited at the end of the row.
+//!    Over a link that cannot probe, everything but the first sends happens at the end.
 //! 4. *Sharded parameters* (`sharding.rs`) stop after the first half: each replica keeps its piece of every
 //!    parameter, and steps it with its piece of the gradient. `UNSHARD` sends this replica's piece to all others,
 //!    and the stage's next task waits for theirs. `RESHARD` drops all but this replica's piece.
-//! 5. *Order of waits*: replicas that run the same plan start the same exchanges in the same order, and await them
-//!    in that order. A message that is awaited inside a row was sent at the same place of the other replica's row,
-//!    or before it. So a cycle of waits over replicas would be a cycle within the plan, which `check` has
-//!    excluded. If the plans of replicas differ in length (a batch that does not divide), gradients are reduced
-//!    after the row and parameters gathered before it.
+//! 5. *Order of waits*: `execute/README.md` says why replicas that run the same plan cannot wait in a cycle. If their
+//!    plans differ in length (a batch that does not divide), gradients are reduced after the row and parameters
+//!    gathered before it.
 //! 6. *Accumulation*: a sum over several batches (`Pipeline::accumulate`) is reduced with the last batch; gradients
 //!    of sharded parameters are reduced with each. With ordered accumulation the sum passes from replica to replica
 //!    instead, and each adds its microbatches, so additions have the order of one device. If parameters are

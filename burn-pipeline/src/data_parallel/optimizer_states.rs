@@ -10,9 +10,10 @@ use crate::link::LinkError;
 use crate::payload::AnyTensor;
 use crate::ranks::TensorList;
 use crate::stage::{ErasedStage, ParameterState, StateValue};
+use crate::tensor_parallel::tensors_like;
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 impl ReplicaGroup {
     /// Replaces the pieces in an optimizer's state by whole tensors. All replicas call it.
@@ -28,16 +29,11 @@ impl ReplicaGroup {
     ) -> Result<Result<(), String>, LinkError> {
         let Some(device) = like.weights().first().map(|(_, weight)| weight.device()) else { return Ok(Ok(())) };
         let parameters = self.parameters_of(stage).to_vec();
-        let mut fields: Vec<String> = states
-            .values()
-            .flat_map(|state| state.iter())
-            .filter(|(_, value)| matches!(value, StateValue::Tensor(_)))
-            .map(|(field, _)| field.clone())
-            .collect();
-        fields.sort_unstable();
-        fields.dedup();
+        let values = states.values().flatten();
+        let tensors = values.filter(|(_, value)| matches!(value, StateValue::Tensor(_)));
         // Every replica gathers the same fields in the same order: the names are sorted, and an optimizer's state
         // has the same fields on all replicas.
+        let fields: BTreeSet<String> = tensors.map(|(field, _)| field.clone()).collect();
         for field in fields {
             let mut own = TensorList::new();
             for parameter in &parameters {
@@ -65,9 +61,6 @@ impl ReplicaGroup {
     }
 
     /// Cuts an optimizer's whole state to this replica's pieces.
-    ///
-    /// # Errors
-    /// Returns the error of the device.
     pub(crate) fn cut_optimizer_states(
         &self,
         stage: StageId,
@@ -77,12 +70,7 @@ impl ReplicaGroup {
         let Some(device) = like.weights().first().map(|(_, weight)| weight.device()) else { return Ok(()) };
         for parameter in self.parameters_of(stage) {
             let Some(state) = states.get_mut(&parameter.id) else { continue };
-            for value in state.values_mut() {
-                let StateValue::Tensor(data) = value else { continue };
-                // This is not a moment of the parameter, so it is not cut.
-                if data.shape().to_vec() != parameter.shape {
-                    continue;
-                }
+            for data in tensors_like(state, &parameter.shape) {
                 let whole = AnyTensor::from_data_exact(data.clone(), &device);
                 let piece = cut(whole, self.set.size()).swap_remove(self.set.place());
                 *data = parameter.in_rank(piece).into_data()?;

@@ -46,13 +46,8 @@ impl Values {
         }
     }
 
-    /// A gradient of a parameter, in the element type of these values.
-    pub(super) fn cast(self, parameter: &Parameter, gradient: AnyTensor) -> AnyTensor {
-        gradient.cast(self.dtype(parameter))
-    }
-
     /// The element type of a parameter's value.
-    fn dtype(self, parameter: &Parameter) -> DType {
+    pub(super) fn dtype(self, parameter: &Parameter) -> DType {
         if self == Values::Computed { parameter.computed } else { parameter.dtype }
     }
 }

@@ -17,7 +17,7 @@
 //! [`ReplicaGroup::advance`] takes each reduction as far as the arrived messages allow. The executor calls it
 //! between the actions of a row, and while it waits for a message of the plan.
 
-use super::parameters::{Values, join_lists};
+use super::parameters::join_lists;
 use super::pieces::cut;
 use super::replica_group::{Reduction, ReplicaGroup, Stages};
 use crate::link::{Header, LinkError, MessageKind};
@@ -37,7 +37,7 @@ impl ReplicaGroup {
         let mut pieces: Vec<TensorList> = vec![Vec::new(); replicas];
         for parameter in self.parameters_of(stage) {
             let gradient = held.gradients().remove(parameter.id);
-            match gradient.map(|gradient| cut(self.gradients.cast(parameter, gradient), replicas)) {
+            match gradient.map(|gradient| cut(gradient.cast(self.gradients.dtype(parameter)), replicas)) {
                 None => pieces.iter_mut().for_each(|list| list.push(None)),
                 Some(cut) => pieces.iter_mut().zip(cut).for_each(|(list, piece)| list.push(Some(piece))),
             }
@@ -53,7 +53,6 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Returns true if a reduction is started and not finished.
     pub(crate) fn is_reducing(&self) -> bool {
         !self.reductions.is_empty()
     }
@@ -102,8 +101,7 @@ impl ReplicaGroup {
         let Some(held) = stages.get_mut(&stage) else { return Ok(()) };
         let parameters = self.parameters_of(stage);
         for (parameter, sum) in parameters.iter().zip(join_lists(lists, parameters)) {
-            let sum = sum.map(|sum| Values::Stepped.cast(parameter, sum));
-            sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum));
+            sum.into_iter().for_each(|sum| held.gradients().set(parameter.id, sum.cast(parameter.dtype)));
         }
         Ok(())
     }
@@ -126,7 +124,7 @@ impl ReplicaGroup {
     /// Adds the sums of a stage's gradient pieces to those of earlier batches.
     fn keep_sums(&mut self, stage: StageId, new: TensorList) -> Result<(), LinkError> {
         let new = self.parameters_of(stage).iter().zip(new);
-        let new = new.map(|(parameter, sum)| sum.map(|sum| Values::Stepped.cast(parameter, sum))).collect();
+        let new = new.map(|(parameter, sum)| Some(sum?.cast(parameter.dtype))).collect();
         let shard = self.shards.entry(stage).or_default();
         shard.sums = match std::mem::take(&mut shard.sums) {
             sums if sums.is_empty() => new,
@@ -144,8 +142,10 @@ impl ReplicaGroup {
         if self.set.size() > 1 {
             let selected: Vec<StageId> =
                 stages.keys().copied().filter(|&stage| self.is_sharded(stage) == sharded).collect();
-            for &stage in selected.iter().filter(|stage| !self.reduced.contains(stage)).collect::<Vec<_>>() {
-                self.start_reduction(stages, stage)?;
+            for &stage in &selected {
+                if !self.reduced.contains(&stage) {
+                    self.start_reduction(stages, stage)?;
+                }
             }
             // All sums are sent before the first is awaited: other replicas wait for them in the same place.
             self.sum_all()?;

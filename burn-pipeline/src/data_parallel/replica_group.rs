@@ -10,6 +10,7 @@ use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::{AnyTensor, Payload};
 use crate::ranks::{Inbox, RankSet, TensorList};
 use crate::stage::{ErasedStage, Precision};
+use crate::tensor_parallel::TensorGroup;
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -42,9 +43,9 @@ pub(super) enum ShardState {
     #[default]
     Released,
     /// The other replicas were sent this replica's pieces of these values, and the module still has these.
-    Gathering(Values, Vec<AnyTensor>),
+    Gathering(Values, TensorList),
     /// The module has these values whole; this replica's pieces are kept here.
-    Gathered(Values, Vec<AnyTensor>),
+    Gathered(Values, TensorList),
 }
 
 /// A rank's end of the exchanges between the replicas of its stages.
@@ -66,16 +67,12 @@ pub(crate) struct ReplicaGroup {
 }
 
 impl ReplicaGroup {
-    /// Makes the end of a rank that holds these stages, of which the ranks of `set` hold copies. Parameters in `spread`
-    /// are cut over the replicas, so each piece has its whole gradient.
-    pub(crate) fn new<'a>(
-        set: RankSet,
-        stages: impl Iterator<Item = (StageId, &'a dyn ErasedStage)>,
-        spread: HashSet<ParamId>,
-    ) -> Self {
+    /// Makes the end of a rank that holds these stages, of which all replicas hold copies.
+    pub(crate) fn new(replicas: &TensorGroup, stages: &Stages) -> Self {
+        let (set, spread) = (replicas.set().clone(), replicas.cut_parameters());
         let (mut parameters, mut gradients) = (BTreeMap::new(), Values::Stepped);
-        for (stage, held) in stages.filter(|_| set.size() > 1) {
-            parameters.insert(stage, trained(held, &spread));
+        for (&stage, held) in stages.iter().filter(|_| set.size() > 1) {
+            parameters.insert(stage, trained(held.as_ref(), &spread));
             if held.options().precision.as_ref().is_some_and(Precision::reduces_in_half) {
                 gradients = Values::Computed;
             }
@@ -107,12 +104,10 @@ impl ReplicaGroup {
         Ok(())
     }
 
-    /// Returns true if the parameters of a stage are sharded.
     pub(crate) fn is_sharded(&self, stage: StageId) -> bool {
         self.shards.contains_key(&stage)
     }
 
-    /// Returns true if the parameters of any stage are sharded.
     pub(crate) fn any_sharded(&self) -> bool {
         !self.shards.is_empty()
     }

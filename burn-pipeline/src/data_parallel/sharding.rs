@@ -74,8 +74,8 @@ impl ReplicaGroup {
         }
         let weights: HashMap<ParamId, AnyTensor> = values.of(held.as_ref()).into_iter().collect();
         let piece = |p: &Parameter| weights.get(&p.id).cloned().map(flat);
-        let own: Vec<AnyTensor> = self.parameters_of(stage).iter().filter_map(piece).collect();
-        self.set.send_list(of_parameters(stage), own.iter().cloned().map(Some).collect())?;
+        let own: TensorList = self.parameters_of(stage).iter().map(piece).collect();
+        self.set.send_list(of_parameters(stage), own.clone())?;
         self.shards.entry(stage).or_default().state = ShardState::Gathering(values, own);
         Ok(())
     }
@@ -86,8 +86,7 @@ impl ReplicaGroup {
         let Some(held) = stages.get_mut(&stage).filter(|_| self.is_gathering(stage)) else { return Ok(()) };
         let state = &mut self.shards.entry(stage).or_default().state;
         let ShardState::Gathering(values, own) = std::mem::take(state) else { return Ok(()) };
-        let pieces = own.iter().cloned().map(Some).collect();
-        let whole = self.joined(stage, of_parameters(stage), pieces, values)?;
+        let whole = self.joined(stage, of_parameters(stage), own.clone(), values)?;
         values.set(held.as_mut(), self.parameters_of(stage), whole.into_iter().flatten().collect());
         self.shards.entry(stage).or_default().state = ShardState::Gathered(values, own);
         Ok(())
@@ -109,7 +108,6 @@ impl ReplicaGroup {
         self.shards.keys().copied().collect()
     }
 
-    /// Returns true if a stage's parameters are being gathered.
     pub(crate) fn is_gathering(&self, stage: StageId) -> bool {
         matches!(self.shards.get(&stage).map(|shard| &shard.state), Some(ShardState::Gathering(..)))
     }
@@ -129,11 +127,10 @@ impl ReplicaGroup {
         let ShardState::Gathered(values, own) = std::mem::take(state) else { return };
         held.engine_mut().unload_weights();
         let parameters = self.parameters_of(stage);
-        let own = own.into_iter().zip(parameters).map(|(piece, parameter)| parameter.in_rank(piece)).collect();
-        values.set(held, parameters, own);
+        let own = own.into_iter().zip(parameters).filter_map(|(piece, parameter)| Some(parameter.in_rank(piece?)));
+        values.set(held, parameters, own.collect());
     }
 
-    /// Releases all stages.
     pub(crate) fn release_all(&mut self, stages: &mut Stages) {
         stages.iter_mut().for_each(|(&stage, held)| self.release(stage, held.as_mut()));
     }

@@ -7,21 +7,22 @@ use super::batch_gradients::wanted;
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::run_state::RunState;
+use super::transfer::along;
 use crate::link::Link;
 use crate::payload::{Boundary, Payload, PayloadPart, StagePort};
 use crate::stage::{BackwardCall, ForwardCall, Gradients, LOSS_SEED, LossPart, MicrobatchError, StageError, loss_seed};
-use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op};
 
 impl Executor {
     pub(super) fn forward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let call = self.forward_call(state, task)?;
-        let (output, loss) = if state.run.trains() {
+        let made = if state.run.trains() {
             self.guarded(task, |stage| stage.forward(call))?.parts()
         } else {
             let (output, loss) = self.guarded(task, |stage| stage.evaluate(call))?;
             (Some(output), loss)
         };
-        self.store_forward(state, task, output, loss)
+        self.store_forward(state, task, made)
     }
 
     pub(super) fn backward(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
@@ -44,7 +45,7 @@ impl Executor {
                 state.note(task, "input", None, &input);
                 input
             }
-            Some(_) => self.take(state, task)?,
+            Some(_) => self.take(state, task, None)?,
         };
         let input = self.join_input(state, task, input)?;
         if state.run.trains() {
@@ -101,8 +102,7 @@ impl Executor {
         &mut self,
         state: &mut RunState<'_>,
         task: MicrobatchTask,
-        output: Option<Payload>,
-        loss: Option<LossPart>,
+        (output, loss): (Option<Payload>, Option<LossPart>),
     ) -> Result<(), ExecuteError> {
         let made = output.iter().flat_map(|output| output.tensors());
         self.refuse_unwritten(task, made.chain(loss.iter().flat_map(|loss| loss.tensors())))?;
@@ -129,7 +129,7 @@ impl Executor {
         }
         let bytes = state.outcome.measured.message_bytes.entry(task.stage()).or_default();
         *bytes = output.bytes().max(*bytes);
-        self.store(state, task, Task::new(task.stage(), Op::SendForward, task.microbatch()), output)
+        self.store(state, task, along(task, Op::SendForward, None), output)
     }
 
     /// Awaits the gradients that a backward starts from.
@@ -149,9 +149,8 @@ impl Executor {
             None => return Ok(vec![Some(self.loss_seed(state, task)?)]),
             Some(_) => {}
         }
-        let payload = self.take(state, task)?;
-        let seeds = Gradients::from_payload(payload).map_err(StageError::Input);
-        let seeds = seeds.map_err(|source| self.stage_error(task, source))?;
+        let payload = self.take(state, task, None)?;
+        let seeds = self.as_gradients(task, payload)?;
         let seeds = self.join_gradients(state, task, seeds)?;
         self.check_spec(task, StagePort::OutputGradient, || seeds.clone().into_payload())?;
         Ok(seeds)
@@ -169,12 +168,16 @@ impl Executor {
         self.check_spec(task, StagePort::InputGradient, || gradients.clone().into_payload())?;
         let gradients = self.split_gradients(state, task, gradients)?;
         if task.stage().index() > state.plan().first_trained() {
-            let send = Task::new(task.stage(), Op::SendBackward, task.microbatch());
-            self.store(state, task, send, gradients.into_payload())?;
+            self.store(state, task, along(task, Op::SendBackward, None), gradients.into_payload())?;
         } else if self.has_parallel_embedding() {
             state.vocabulary.give(task.with(task.stage(), Op::BroadcastGradient), gradients.into_payload());
         }
         Ok(())
+    }
+
+    /// Reads the gradients that another stage sent.
+    pub(super) fn as_gradients(&self, task: MicrobatchTask, payload: Payload) -> Result<Gradients, ExecuteError> {
+        Gradients::from_payload(payload).map_err(|error| self.stage_error(task, StageError::Input(error)))
     }
 
     pub(super) fn on_device(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {

@@ -9,7 +9,6 @@ use std::fmt;
 /// An input of a task that failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Received {
-    /// The task.
     pub task: Task,
     /// What the value is: "input", "extras", "target", "gradient of the output".
     pub what: &'static str,
@@ -24,7 +23,6 @@ pub(crate) struct Received {
 pub(crate) enum Purpose {
     /// A training step, counted from 1.
     Step(u64),
-    /// An evaluation.
     Evaluation,
     /// Recording the stages' metadata, on zeros.
     Metadata,

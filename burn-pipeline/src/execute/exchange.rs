@@ -18,7 +18,6 @@ impl Executor {
         gather(&mut self.link, own, deadline).map_err(|source| self.link_error(None, source))
     }
 
-    /// Sends a payload to another rank.
     pub(crate) fn send_to(&mut self, to: usize, header: Header, payload: Payload) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
         self.link.set_activity(Activity::Gathering);
@@ -26,7 +25,6 @@ impl Executor {
         sent.map_err(|source| self.link_error(None, source))
     }
 
-    /// Receives a payload from another rank.
     pub(crate) fn receive_from(&mut self, from: usize, header: Header) -> Result<Payload, ExecuteError> {
         let deadline = self.deadline();
         self.link.set_activity(Activity::Waiting(header, from));

@@ -11,20 +11,17 @@ use crate::panics::{NO_TEXT, text_of};
 use crate::payload::{Payload, StagePort};
 use crate::ranks::{Grid, RankSet};
 use crate::stage::{ErasedStage, StageError};
-use crate::tensor_parallel::TensorGroup;
 use crate::vocabulary::StageGroups;
 use burn::module::ParamId;
 use burn::tensor::Device;
 use burn_pipeline_plan::cost::PartitionError;
 use burn_pipeline_plan::plan::{MicrobatchTask, StageId, Task};
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 /// How many rows check each task's results; see `device.rs`.
 const WATCHED_ROWS: usize = 2;
 
-/// One rank: its stages and its end of the link.
 pub(crate) struct Executor {
     pub(super) link: SharedLink,
     pub(super) stages: Stages,
@@ -34,7 +31,8 @@ pub(crate) struct Executor {
     pub(super) group: ReplicaGroup,
     /// The tensor-parallel group of this rank, and the ranks that hold the shards of the vocabulary.
     pub(super) groups: StageGroups,
-    pub(super) spec_check: SpecCheck,
+    /// Which tensor specs this rank records or compares in training. Recorded specs are taken from here.
+    pub(crate) spec_check: SpecCheck,
     /// How many rows still check each task's results.
     pub(super) watched_rows: usize,
     /// True once a row of a step, and one of an evaluation, has compared the members' replicated tensors.
@@ -55,27 +53,19 @@ impl std::fmt::Debug for Executor {
 }
 
 impl Executor {
-    /// A rank that runs these stages on this device.
-    pub(crate) fn new(link: SharedLink, stages: Stages, device: Device, options: RunOptions) -> Self {
-        let grid = Grid::new(link.rank(), 1, 1.into());
-        let group = ReplicaGroup::new(RankSet::alone(), std::iter::empty(), HashSet::new());
-        let (groups, spec_check, watched_rows) = (StageGroups::default(), SpecCheck::Off, WATCHED_ROWS);
-        let compared = [false; 2];
+    /// A rank that runs these stages on this device, with its position among data-parallel replicas and its groups. The
+    /// link joins the ranks of all replicas, in the order of [`Grid`].
+    pub(crate) fn new(
+        link: SharedLink,
+        stages: Stages,
+        device: Device,
+        options: RunOptions,
+        grid: Grid,
+        groups: StageGroups,
+    ) -> Self {
+        let group = ReplicaGroup::new(&groups.replicas, &stages);
+        let (spec_check, watched_rows, compared) = (SpecCheck::Off, WATCHED_ROWS, [false; 2]);
         Self { link, stages, device, options, grid, group, groups, spec_check, watched_rows, compared }
-    }
-
-    /// Sets the rank's position among data-parallel replicas, and its groups. The link joins the ranks of all
-    /// replicas, in the order of [`Grid`].
-    pub(crate) fn among(mut self, grid: Grid, groups: StageGroups) -> Self {
-        let stages = self.stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        self.group = ReplicaGroup::new(groups.replicas.set().clone(), stages, groups.replicas.cut_parameters());
-        (self.grid, self.groups) = (grid, groups);
-        self
-    }
-
-    /// The rank's tensor-parallel group.
-    pub(crate) fn members(&self) -> &TensorGroup {
-        &self.groups.members
     }
 
     /// The rank's tensor-parallel group, and the ranks that hold the shards of the vocabulary.
@@ -85,13 +75,10 @@ impl Executor {
 
     /// Standby stages for this rank, to be run in place of the active ones.
     pub(crate) fn aside(&self, stages: Stages) -> Aside {
-        let held = stages.iter().map(|(&stage, held)| (stage, held.as_ref()));
-        let replicas = &self.groups.replicas;
-        let group = ReplicaGroup::new(replicas.set().clone(), held, replicas.cut_parameters());
+        let group = ReplicaGroup::new(&self.groups.replicas, &stages);
         Aside { stages, group, spec_check: SpecCheck::Off }
     }
 
-    /// Swaps active and standby stages.
     pub(crate) fn swap(&mut self, aside: &mut Aside) {
         std::mem::swap(&mut self.stages, &mut aside.stages);
         std::mem::swap(&mut self.group, &mut aside.group);
@@ -120,12 +107,10 @@ impl Executor {
         RankSet::new(place, ranks.iter().copied(), self.link.stage_end(), self.timeout())
     }
 
-    /// The rank's device.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The parameters of all stages of this rank.
     pub(super) fn parameters(&self) -> impl Iterator<Item = ParamId> {
         self.stages.values().flat_map(|held| held.parameters())
     }
@@ -133,11 +118,6 @@ impl Executor {
     /// The rank's stages, in model order.
     pub(crate) fn stages(&mut self) -> &mut Stages {
         &mut self.stages
-    }
-
-    /// Which tensor specs this rank records or compares in training. Recorded specs are taken from here.
-    pub(crate) fn spec_check_mut(&mut self) -> &mut SpecCheck {
-        &mut self.spec_check
     }
 
     /// The rank's stages with its end of the link.
@@ -244,7 +224,6 @@ const OF_ANOTHER_TYPE: &str = "; with `Builder::precision` a stage gets rounded 
     type, and what needs more digits to f32, or keep parameters in f32 (`Precision::keep`); see the guide, \
     `half_precision`";
 
-/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text_of(panic)
         .or_else(|| panic.downcast_ref::<LinkError>().map(ToString::to_string))

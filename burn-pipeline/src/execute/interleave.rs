@@ -6,17 +6,14 @@
 //! 3. If both parts come in pieces, the next piece always comes from the part with less progress, so both end
 //!    together. The timeline shows one event for both.
 //!
-//! DualPipe leaves this to the model's author (`overlapped_forward_backward`); here it works for every captured stage.
-//!
-//! By default (`FusedActions::Auto`) this happens only on devices that compute asynchronously. Elsewhere the two parts
-//! run in sequence, with the same numbers.
+//! [`FusedActions`] says when, and why.
 
 use super::error::ExecuteError;
 use super::executor::Executor;
 use super::options::FusedActions;
 use super::run_state::RunState;
-use crate::stage::{Direction, ForwardOutput, Started};
-use burn::tensor::Device;
+use crate::payload::is_cubecl;
+use crate::stage::{Direction, Started};
 use burn_pipeline_plan::plan::{Action, MicrobatchTask, Op};
 
 /// The two parts of a fused action.
@@ -48,7 +45,7 @@ impl Executor {
         match self.options.tuning.fused {
             FusedActions::Sequence => false,
             FusedActions::Interleave => true,
-            FusedActions::Auto => computes_asynchronously(&self.device),
+            FusedActions::Auto => is_cubecl(&self.device),
         }
     }
 
@@ -65,7 +62,7 @@ impl Executor {
         let forward_pieces = begun.pieces();
         if let Started::Finished(done) = begun {
             self.synchronize(forward)?;
-            self.store_output(state, forward, done)?;
+            self.store_forward(state, forward, done.parts())?;
             state.record(self.rank(), forward.into(), state.started);
             state.started = state.now();
         }
@@ -76,7 +73,7 @@ impl Executor {
         }
         if forward_pieces.is_some() {
             let done = self.guarded(forward, |stage| stage.engine_mut().complete_forward())?;
-            self.store_output(state, forward, done)?;
+            self.store_forward(state, forward, done.parts())?;
             if both.is_none() {
                 state.record(self.rank(), forward.into(), state.started);
             }
@@ -91,16 +88,6 @@ impl Executor {
         state.record(self.rank(), action, state.started);
         self.advance(state)?;
         Ok(())
-    }
-
-    fn store_output(
-        &mut self,
-        state: &mut RunState<'_>,
-        task: MicrobatchTask,
-        done: ForwardOutput,
-    ) -> Result<(), ExecuteError> {
-        let (output, loss) = done.parts();
-        self.store_forward(state, task, output, loss)
     }
 
     /// Runs the pieces of a forward and a backward alternately, until one part is done.
@@ -122,16 +109,4 @@ impl Executor {
         }
         Ok(())
     }
-}
-
-/// Returns false for Flex, which computes inside the call: there is nothing to overlap with.
-fn computes_asynchronously(device: &Device) -> bool {
-    #[cfg(feature = "flex")]
-    let flex = matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_));
-    #[cfg(not(feature = "flex"))]
-    let flex = {
-        let _ = device;
-        false
-    };
-    !flex
 }

@@ -1,11 +1,9 @@
 //! The interpreter of one rank's row; see the numbered steps in `mod.rs`.
 //!
-//! 1. Actions run in the plan's order, and the tasks of a fused action one after the other.
-//! 2. A fused action is interleaved if the options allow it and both stages were captured; see
-//!    [`FusedActions`](super::FusedActions).
-//! 3. Adjacent `W`s of one stage run in one call if the options allow it. The timeline gives each an even share of
+//! 1. The tasks of a fused action run one after the other, unless they are interleaved (`interleave.rs`).
+//! 2. Adjacent `W`s of one stage run in one call if the options allow it. The timeline gives each an even share of
 //!    the time.
-//! 4. After every action, held microbatches and bytes are counted, and started reductions advance as far as they
+//! 3. After every action, held microbatches and bytes are counted, and started reductions advance as far as they
 //!    can.
 
 use super::context::Purpose;
@@ -65,6 +63,17 @@ impl Executor {
             self.stages.values_mut().for_each(|stage| stage.clear());
             self.group.clear();
         }
+    }
+
+    /// Drops the state of a failed call, once the link has dropped its messages. All ranks call it. A rank is then in
+    /// its state before the call, except for sums of gradients and running statistics, which
+    /// [`Rank::recover`](crate::train) restores.
+    pub(crate) fn restart(&mut self) {
+        // If the members of a group compare their programs, engines record anew: the call may have failed when only
+        // some had compared. The graphs of forwards without a backward are dropped too (`stage/state/abandoned.rs`).
+        self.stages.values_mut().for_each(|held| held.restart());
+        self.group.restart(&mut self.stages);
+        self.compared = [false; 2];
     }
 
     fn run_row(&mut self, state: &mut RunState<'_>) -> Result<(), ExecuteError> {

@@ -31,8 +31,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Refuses parameters, cut over a tensor-parallel group or over replicas, that cannot be trained as on one
-    /// device.
+    /// Refuses parameters, cut over a tensor-parallel group, over replicas or over the ranks of the vocabulary, that
+    /// cannot be trained as on one device.
     ///
     /// # Errors
     /// Returns [`ExecuteError`] if an optimizer cannot step pieces of parameters, replicas' pieces are to be summed
@@ -53,7 +53,8 @@ impl Executor {
                 return Err(ExecuteError::OrderedOverReplicas { rank, stage });
             }
             let device = |error: StageError| ExecuteError::Device { rank, message: error.to_string() };
-            if (spread || members.cuts_any(held.parameters())) && !held.steps_by_element().map_err(device)? {
+            let mut parameters = held.parameters().into_iter();
+            if parameters.any(|id| self.groups.of(stage).is_cut(id)) && !held.steps_by_element().map_err(device)? {
                 return Err(ExecuteError::NotByElement { rank, stage });
             }
         }

@@ -10,10 +10,10 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::recut::{Recut, cuts, unmarked};
 use super::run_state::RunState;
-use super::transfer::Transfer;
+use super::transfer::{Transfer, along};
 use crate::link::{Activity, Header, Link, Message};
 use crate::payload::Payload;
-use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId, Task};
 use std::time::Instant;
 
 impl Executor {
@@ -43,29 +43,16 @@ impl Executor {
         self.grid().counterparts(peer).try_for_each(|from| self.arrive(state, wait, header, from))
     }
 
-    /// Takes the value for a compute task from the previous stage (forward) or the next one (backward).
-    pub(super) fn take(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<Payload, ExecuteError> {
-        let receive = Task::new(task.stage(), receive_op(task), task.microbatch());
-        self.take_value(state, task, receive)
-    }
-
-    /// Takes the value for a compute task from the stage at the other end of a skip edge.
-    pub(super) fn take_skip(
+    /// Takes the value for a compute task from the previous stage (forward) or the next one (backward), or from the
+    /// stage at the other end of a skip edge.
+    pub(super) fn take(
         &mut self,
         state: &mut RunState<'_>,
         task: MicrobatchTask,
-        peer: usize,
+        skip: Option<StageId>,
     ) -> Result<Payload, ExecuteError> {
-        let receive = Task::skip(task.stage(), receive_op(task), task.microbatch(), peer);
-        self.take_value(state, task, receive)
-    }
-
-    fn take_value(
-        &mut self,
-        state: &mut RunState<'_>,
-        task: MicrobatchTask,
-        receive: Task,
-    ) -> Result<Payload, ExecuteError> {
+        let op = if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward };
+        let receive = along(task, op, skip);
         let transfer = self.transfer(state, receive)?;
         let (start, grid) = (state.now(), self.grid());
         let senders = grid.counterparts(transfer.peer);
@@ -135,8 +122,4 @@ impl Executor {
     fn transfer(&self, state: &RunState<'_>, task: Task) -> Result<Transfer, ExecuteError> {
         Transfer::of(state.plan().placement(), task).ok_or_else(|| self.no_input(task))
     }
-}
-
-fn receive_op(task: MicrobatchTask) -> Op {
-    if task.op() == Op::Forward { Op::ReceiveForward } else { Op::ReceiveBackward }
 }

@@ -9,18 +9,16 @@
 //!
 //! 1. An error of a row gets its place in the plan, and its task's inputs and their senders (`locate.rs`).
 //! 2. Fused actions may be interleaved, and adjacent `W`s may run in one call, if the user chose that.
-//! 3. `REDUCE_GRAD` sends the other data-parallel replicas their pieces of a stage's gradients, and the row
-//!    continues. Sums are made as pieces arrive; missing pieces are awaited at the end of the row. The timeline
-//!    shows the whole reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
+//! 3. Exchanges between data-parallel replicas run beside the row (`data_parallel`). The timeline shows a whole
+//!    reduction as one event, and the wait as `WAIT_REDUCE_GRAD`; likewise for `UNSHARD`.
 //! 4. If the groups of two stages differ in size, values between them are re-cut: a transfer is a message with each
 //!    counterpart (`recut`).
-//! 5. A vocabulary-parallel collective consists of sends at its cell, and receives at the first task that needs it.
-//! 6. The loss of a stage that ends its route stays on the device, and is read after the row.
-//! 7. Gradients of the batch itself, if they are wanted, are kept for the report (`batch_gradients`).
+//! 5. The loss of a stage that ends its route stays on the device, and is read after the row.
+//! 6. Gradients of the batch itself, if they are wanted, are kept for the report (`batch_gradients`).
 //!
 //! Read `interpreter.rs` first, then `compute.rs` (`F`, `I`, `B`, `W`), `messages.rs` (sends and receives),
-//! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`; `restart.rs` for what follows
-//! a failure. They build on `executor.rs` (the rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
+//! `skips.rs`, `interleave.rs`, `vocabulary/`, and `replicas.rs` with `sharding.rs`. They build on `executor.rs` (the
+//! rank), `run_state.rs`, `values.rs`, `transfer.rs` and `recut`.
 
 mod batch_gradients;
 mod compute;
@@ -39,17 +37,14 @@ mod options;
 mod outcome;
 mod recut;
 mod replicas;
-mod restart;
 mod run;
 mod run_state;
-mod seeding;
 mod sharding;
 mod skips;
 mod specs;
 mod transfer;
 mod values;
 mod vocabulary;
-mod vocabulary_state;
 
 pub(crate) use context::Purpose;
 pub use context::RunContext;
@@ -61,8 +56,7 @@ pub use options::{FusedActions, Tuning};
 pub use outcome::MicrobatchLoss;
 pub(crate) use outcome::{Measured, OfBatch, RankOutcome};
 pub(crate) use recut::received_by_first;
-pub(crate) use run::{ReplicaShare, Run};
-pub(crate) use seeding::Seeding;
+pub(crate) use run::{ReplicaShare, Run, Seeding};
 pub(crate) use specs::SpecCheck;
 
 #[cfg(doc)]

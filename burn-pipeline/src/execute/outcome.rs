@@ -38,7 +38,6 @@ pub(crate) struct RankOutcome {
     pub outputs: Vec<(usize, Payload)>,
     /// Gradients of the batch by stage and microbatch, if they are wanted; each payload is an [`OfBatch`].
     pub of_batch: Vec<((StageId, usize), Payload)>,
-    /// What it measured.
     pub measured: Measured,
 }
 

@@ -190,9 +190,8 @@ mod tests {
         let options = RunOptions { timeout, tuning: Tuning::default(), predicted: None, input_gradients: false };
         let link = SharedLink::new(Box::new(links.link(rank, device.clone())));
         let replicas = TensorGroup::new(rank, 0..2, link.stage_end(), timeout).of_replicas();
-        let executor = Executor::new(link, stages, device, options);
         let groups = StageGroups { replicas, ..StageGroups::default() };
-        let mut executor = executor.among(Grid::new(rank, 2, 1.into()), groups);
+        let mut executor = Executor::new(link, stages, device, options, Grid::new(rank, 2, 1.into()), groups);
         executor.shard(true).unwrap();
         executor
     }

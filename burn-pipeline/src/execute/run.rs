@@ -1,17 +1,14 @@
-//! The input of one run: a plan, a batch, and the part of the batch that the plan covers.
+//! The input of one run: a plan, a batch, the part of the batch that the plan covers, and the seeds of backwards.
 
 use super::context::Purpose;
-use super::seeding::Seeding;
-use crate::stage::Microbatches;
-use burn_pipeline_plan::plan::{CheckedPlan, StageId};
+use crate::stage::{Microbatches, Reduction};
+use burn_pipeline_plan::plan::CheckedPlan;
 use std::time::Instant;
 
 /// One run of a plan over a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
-    /// The plan.
     pub plan: &'a CheckedPlan,
-    /// The batch.
     pub batch: &'a Microbatches,
     /// How backwards are seeded.
     pub seeding: Seeding,
@@ -44,9 +41,28 @@ impl Run<'_> {
     pub(super) fn trains(&self) -> bool {
         self.purpose != Purpose::Evaluation
     }
+}
 
-    /// The index in the whole batch of a stage's microbatch; plans count within a route.
-    pub(super) fn index(&self, stage: StageId, microbatch: usize) -> usize {
-        self.share.first + self.plan.plan().index_in_batch(stage, microbatch)
+/// How a microbatch's backward is seeded, so that the sum over microbatches is the batch's gradient up to one
+/// factor, which is applied at the end. See [`Reduction`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Seeding {
+    pub reduction: Reduction,
+    /// Samples in the microbatch whose backward is seeded with 1.
+    pub reference_samples: usize,
+    /// The loss scale.
+    pub factor: f64,
+}
+
+impl Seeding {
+    /// The seed of the loss of the microbatch at `index` in the batch.
+    pub(crate) fn seed(&self, batch: &Microbatches, index: usize) -> f64 {
+        let seed = match self.reduction {
+            // Seeds are relative to one microbatch, not to the batch: the size of the whole batch is unknown while
+            // batches accumulate, and equal microbatches get exactly 1.
+            Reduction::Mean => batch.size(index) as f64 / self.reference_samples as f64,
+            Reduction::Sum | Reduction::Weighted => 1.0,
+        };
+        seed * self.factor
     }
 }

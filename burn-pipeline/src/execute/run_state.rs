@@ -4,14 +4,15 @@ use super::context::Received;
 use super::outcome::{Measured, RankOutcome};
 use super::run::Run;
 use super::values::Values;
-use super::vocabulary_state::VocabularyState;
 use crate::data_parallel::Stages;
 use crate::link::Header;
-use crate::payload::CutOver;
+use crate::payload::{AnyTensor, CutOver, Payload};
 use crate::stage::{LossPart, Reduction, StageError};
+use crate::vocabulary::SavedScores;
+use burn::tensor::{DType, Shape, Tensor};
 use burn_pipeline_plan::plan::{Action, MicrobatchTask, Plan, StageId, Task};
 use burn_pipeline_plan::trace::Event;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 /// The number of tensors of each extra of a forward, by its name.
@@ -70,9 +71,9 @@ impl<'a> RunState<'a> {
         self.run.plan.plan()
     }
 
-    /// The index in the whole batch of a task's microbatch.
+    /// The index in the whole batch of a task's microbatch; plans count within a route.
     pub(super) fn index(&self, task: MicrobatchTask) -> usize {
-        self.run.index(task.stage(), task.microbatch())
+        self.run.share.first + self.plan().index_in_batch(task.stage(), task.microbatch())
     }
 
     /// Time since the step began.
@@ -119,5 +120,34 @@ impl<'a> RunState<'a> {
             (Reduction::Weighted, None) => Err(StageError::NoWeight),
             (reduction, Some(_)) => Err(StageError::UnusedWeight { reduction }),
         }
+    }
+}
+
+/// What a row holds for this rank's shards of the vocabulary, by microbatch.
+#[derive(Debug, Default)]
+pub(super) struct VocabularyState {
+    /// This rank's messages to collectives that it has not started.
+    pub(super) given: HashMap<MicrobatchTask, Payload>,
+    /// From `S` to `T`.
+    pub(super) kept: HashMap<usize, SavedScores>,
+    /// Shape and type of the last stage's output, from `S` on its rank to its backward.
+    pub(super) outputs: HashMap<usize, (Shape, DType)>,
+    /// Microbatches whose `REDUCE_S` was joined.
+    pub(super) joined: HashSet<usize>,
+    /// This rank's share of the softmax, for `T`.
+    pub(super) shares: HashMap<usize, Tensor<2>>,
+    /// The gradient of the last stage's output, on its rank.
+    pub(super) gradients: HashMap<usize, AnyTensor>,
+}
+
+impl VocabularyState {
+    /// Stores this rank's message to a collective until it starts.
+    pub(super) fn give(&mut self, collective: MicrobatchTask, payload: Payload) {
+        self.given.insert(collective, payload);
+    }
+
+    /// Bytes held from `S` to `T`.
+    pub(super) fn bytes(&self) -> usize {
+        self.kept.values().map(SavedScores::bytes).sum()
     }
 }

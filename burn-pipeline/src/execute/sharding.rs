@@ -48,7 +48,8 @@ impl Executor {
 
     /// Cuts the parameters of all stages, which were just replaced by whole ones, to this replica's pieces.
     pub(crate) fn reshard_all(&mut self) -> Result<(), ExecuteError> {
-        self.stage_ids().into_iter().try_for_each(|stage| self.reshard(stage))
+        let stages: Vec<StageId> = self.stages.keys().copied().collect();
+        stages.into_iter().try_for_each(|stage| self.reshard(stage))
     }
 
     /// Cuts the whole parameters of a stage to this replica's pieces, if it is sharded.
@@ -90,10 +91,6 @@ impl Executor {
         exchange: impl FnOnce(&mut ReplicaGroup, &mut Stages) -> Result<T, LinkError>,
     ) -> Result<T, ExecuteError> {
         exchange(&mut self.group, &mut self.stages).map_err(|source| self.link_error(task, source))
-    }
-
-    fn stage_ids(&self) -> Vec<StageId> {
-        self.stages.keys().copied().collect()
     }
 
     /// Updates which parameters are trained, before a batch.

@@ -14,7 +14,7 @@ use super::error::ExecuteError;
 use super::executor::Executor;
 use super::recut::Recut;
 use super::run_state::RunState;
-use super::transfer::{Transfer, skip_peers};
+use super::transfer::{Transfer, along, skip_peers};
 use crate::payload::{Boundary, Payload};
 use crate::stage::{Gradients, StageError};
 use burn_pipeline_plan::plan::{MicrobatchTask, Op, Task};
@@ -34,7 +34,7 @@ impl Executor {
         let mut counts = vec![input.tensors().count()];
         let mut pieces = Vec::with_capacity(peers.len());
         for peer in peers {
-            let piece = self.take_skip(state, task, peer.index())?;
+            let piece = self.take(state, task, Some(peer))?;
             counts.push(piece.tensors().count());
             pieces.push(piece);
         }
@@ -61,7 +61,7 @@ impl Executor {
         for (peer, piece) in peers.into_iter().zip(pieces) {
             let most = state.outcome.measured.skip_bytes.entry(stage).or_default();
             *most = piece.bytes().max(*most);
-            self.store(state, task, Task::skip(stage, Op::SendForward, task.microbatch(), peer.index()), piece)?;
+            self.store(state, task, along(task, Op::SendForward, Some(peer)), piece)?;
         }
         Ok(output)
     }
@@ -74,9 +74,8 @@ impl Executor {
         mut gradients: Gradients,
     ) -> Result<Gradients, ExecuteError> {
         for peer in skip_peers(state.plan(), task.stage(), false) {
-            let payload = self.take_skip(state, task, peer.index())?;
-            let read = Gradients::from_payload(payload).map_err(StageError::Input);
-            gradients.extend(read.map_err(|source| self.stage_error(task, source))?);
+            let payload = self.take(state, task, Some(peer))?;
+            gradients.extend(self.as_gradients(task, payload)?);
         }
         Ok(gradients)
     }
@@ -97,7 +96,7 @@ impl Executor {
             if peer.index() < state.plan().first_trained() {
                 continue;
             }
-            self.store(state, task, Task::skip(stage, Op::SendBackward, microbatch, peer.index()), piece)?;
+            self.store(state, task, along(task, Op::SendBackward, Some(peer)), piece)?;
         }
         Ok(gradients)
     }

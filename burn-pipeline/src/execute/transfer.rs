@@ -4,7 +4,7 @@
 //! nothing is sent: it then stays in the rank's own tables under the same header.
 
 use crate::link::{Header, MessageKind};
-use burn_pipeline_plan::plan::{Op, Placement, Plan, StageId, Task};
+use burn_pipeline_plan::plan::{MicrobatchTask, Op, Placement, Plan, StageId, Task};
 
 /// A value that crosses a stage boundary.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,6 @@ pub(super) struct Transfer {
     pub(super) header: Header,
     /// The pipeline rank at the other end.
     pub(super) peer: usize,
-    /// The stage at the other end.
     pub(super) peer_stage: StageId,
 }
 
@@ -46,12 +45,15 @@ impl Transfer {
 
     /// The transfer of the gradient that goes back for a `RECV_F`.
     pub(super) fn back(placement: &Placement, receive: Task) -> Option<Self> {
-        let (stage, microbatch) = (receive.stage(), receive.microbatch()?);
-        let send = match receive.skip_peer() {
-            Some(peer) => Task::skip(stage, Op::SendBackward, microbatch, peer.index()),
-            None => Task::new(stage, Op::SendBackward, microbatch),
-        };
-        Self::of(placement, send)
+        Self::of(placement, along(receive.of_microbatch()?, Op::SendBackward, receive.skip_peer()))
+    }
+}
+
+/// The transfer of a task's stage and microbatch: with the stage beside it, or along the skip edge to `peer`.
+pub(super) fn along(task: MicrobatchTask, op: Op, peer: Option<StageId>) -> Task {
+    match peer {
+        Some(peer) => Task::skip(task.stage(), op, task.microbatch(), peer.index()),
+        None => Task::new(task.stage(), op, task.microbatch()),
     }
 }
 

@@ -4,10 +4,9 @@
 
 use super::as_ordinary::as_ordinary;
 use crate::ops::DeferredForward;
-use crate::tensor_parallel::{TensorGroup, own_ids};
+use crate::tensor_parallel::{OwnIds, TensorGroup};
 use burn::nn::Embedding;
 use burn::tensor::{Int, Tensor};
-use std::ops::Range;
 
 /// A vocabulary-parallel embedding: each rank of a group holds the vectors of its part of the vocabulary. Its
 /// parameter has the ordinary layer's name.
@@ -47,12 +46,8 @@ impl VocabEmbedding {
     /// The vectors of the ids in this rank's part, zeros for all others.
     fn vectors(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [vocabulary, _] = self.embedding.weight.shape().dims();
-        match own_ids(&self.group, own_words(&self.group, vocabulary), tokens.clone()) {
-            None => self.embedding.forward_deferred(tokens),
-            Some((own, elsewhere)) => {
-                self.embedding.forward_deferred(own).mask_fill(elsewhere.unsqueeze_dim::<3>(2), 0.0)
-            }
-        }
+        let own = own_ids(&self.group, vocabulary, tokens);
+        own.keep(self.embedding.forward_deferred(own.places()))
     }
 }
 
@@ -66,17 +61,13 @@ pub fn vocab_cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>, group: &T
     // Subtracting any number leaves the loss unchanged, so this one needs no gradient.
     let largest = group.all_gather(scores.clone().detach().max_dim(1), 1).max_dim(1);
     let scores = scores - largest;
-    let of_target = match own_ids(group, own_words(group, vocabulary), targets.clone()) {
-        None => scores.clone().gather(1, targets.unsqueeze_dim(1)),
-        Some((own, elsewhere)) => {
-            scores.clone().gather(1, own.unsqueeze_dim(1)).mask_fill(elsewhere.unsqueeze_dim::<2>(1), 0.0)
-        }
-    };
+    let own = own_ids(group, vocabulary, targets);
+    let of_target = own.keep(scores.clone().gather(1, own.places().unsqueeze_dim(1)));
     let sum = group.reduce_from(scores.exp().sum_dim(1));
     (sum.log() - group.reduce_from(of_target)).mean()
 }
 
-/// This rank's words, if each rank has `own` of them.
-fn own_words(group: &TensorGroup, own: usize) -> Range<usize> {
-    group.share(own * group.size(), "words of the vocabulary")
+/// The ids of this rank's words, if each rank has `own` of them.
+fn own_ids<const D: usize>(group: &TensorGroup, own: usize, ids: Tensor<D, Int>) -> OwnIds<D> {
+    OwnIds::of(group, group.share(own * group.size(), "words of the vocabulary"), ids)
 }

@@ -16,7 +16,7 @@ pub(crate) use seed::{HeldNode, HeldOutputs, OutputGradient};
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, DispatchKindConversion, DispatchTensor, backend_extension};
-use deferred::record::join;
+use deferred::record::{Operands, join};
 
 /// Operations that a pipeline needs beyond Burn's own; users reach them through functions, not this trait.
 #[backend_extension(
@@ -42,48 +42,16 @@ pub(crate) trait PipelineOps: Backend {
         chain
     }
 
-    /// Joins an output to the graph as the child of one operand, whose gradient may wait; see
+    /// Joins an output to the graph as the child of its operands, whose gradients may wait; see
     /// [`deferred`](fn@deferred).
     ///
-    /// Without autodiff there is no graph: the output is returned unchanged, here and with more operands.
-    fn defer_one(output: FloatTensor<Self>, a: FloatTensor<Self>, call: DeferredCall) -> FloatTensor<Self> {
-        let _ = (a, call);
-        output
-    }
-
-    /// Like `defer_one`, with two operands.
-    fn defer_two(
+    /// Without autodiff there is no graph: the output is returned unchanged.
+    fn defer(
         output: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
+        #[extension_type] operands: Operands<Self>,
         call: DeferredCall,
     ) -> FloatTensor<Self> {
-        let _ = (a, b, call);
-        output
-    }
-
-    /// Like `defer_one`, with three operands.
-    fn defer_three(
-        output: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        call: DeferredCall,
-    ) -> FloatTensor<Self> {
-        let _ = (a, b, c, call);
-        output
-    }
-
-    /// Like `defer_one`, with four operands.
-    fn defer_four(
-        output: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        d: FloatTensor<Self>,
-        call: DeferredCall,
-    ) -> FloatTensor<Self> {
-        let _ = (a, b, c, d, call);
+        let _ = (operands, call);
         output
     }
 
@@ -124,38 +92,13 @@ where
         seed::join::<B, C>(chain, held, gradient)
     }
 
-    fn defer_one(output: FloatTensor<Self>, a: FloatTensor<Self>, call: DeferredCall) -> FloatTensor<Self> {
-        join::<B, C, 1>(output, [a], call)
-    }
-
-    fn defer_two(
-        output: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        call: DeferredCall,
-    ) -> FloatTensor<Self> {
-        join::<B, C, 2>(output, [a, b], call)
-    }
-
-    fn defer_three(
-        output: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        call: DeferredCall,
-    ) -> FloatTensor<Self> {
-        join::<B, C, 3>(output, [a, b, c], call)
-    }
-
-    fn defer_four(
-        output: FloatTensor<Self>,
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        d: FloatTensor<Self>,
-        call: DeferredCall,
-    ) -> FloatTensor<Self> {
-        join::<B, C, 4>(output, [a, b, c, d], call)
+    fn defer(output: FloatTensor<Self>, operands: Operands<Self>, call: DeferredCall) -> FloatTensor<Self> {
+        match operands {
+            Operands::One(a) => join::<B, C, 1>(output, [a], call),
+            Operands::Two(a, b) => join::<B, C, 2>(output, [a, b], call),
+            Operands::Three(a, b, c) => join::<B, C, 3>(output, [a, b, c], call),
+            Operands::Four(a, b, c, d) => join::<B, C, 4>(output, [a, b, c, d], call),
+        }
     }
 
     fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self> {

@@ -12,7 +12,7 @@
 //! 3. In backward, each operation registers the received gradient at its output's node, and continues along the
 //!    chain.
 //! 4. Burn visits the ancestors of an operation's last parent first, which decides the order of additions. So an
-//!    output that is likely unused ([`OutputGradient::likely_unused`]) comes at the end of the chain, with its
+//!    output that is likely unused (`likely_unused`) comes at the end of the chain, with its
 //!    parents swapped: all others are then visited as if it did not exist.
 //!
 //! Burn starts a backward at one tensor, with ones. The chain is that tensor; its operations ignore the ones and
@@ -27,7 +27,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata,
 };
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -41,34 +41,13 @@ impl std::fmt::Debug for HeldNode {
     }
 }
 
-impl HeldNode {
-    fn set(&self, node: NodeGuard) {
-        *self.0.lock() = Some(node);
-    }
-
-    fn take(&self) -> Option<NodeGuard> {
-        self.0.lock().take()
-    }
-}
-
 /// The received gradient of one output.
 #[derive(Debug, Clone)]
 pub(crate) struct OutputGradient {
-    gradient: DispatchTensor,
-    likely_unused: bool,
-}
-
-impl OutputGradient {
-    /// A gradient: without autodiff, of the output's shape, element type and device.
-    pub(crate) fn new(gradient: DispatchTensor) -> Self {
-        Self { gradient, likely_unused: false }
-    }
-
-    /// Sets whether the output is likely unused; it then does not affect the order in which the others' gradients are
-    /// added.
-    pub(crate) fn likely_unused(self, unused: bool) -> Self {
-        Self { likely_unused: unused, ..self }
-    }
+    /// A tensor without autodiff, of the output's shape, element type and device.
+    pub(crate) gradient: DispatchTensor,
+    /// True if the output is likely unused; it then does not affect the order in which the others' gradients are added.
+    pub(crate) likely_unused: bool,
 }
 
 /// The outputs of a forward, between it and its backward: graph nodes without storage.
@@ -107,12 +86,8 @@ impl HeldOutputs {
 /// A zero of shape `[1]` that tracks nothing, on the output's device and with its element type.
 fn scalar_like(output: &DispatchTensor) -> DispatchTensor {
     use burn::backend::ops::FloatTensorOps;
-    let zeros = Dispatch::float_zeros(Shape::new([1]), &output.device(), float_dtype(output.dtype()));
+    let zeros = Dispatch::float_zeros(Shape::new([1]), &output.device(), output.dtype().into());
     DispatchTensor { autodiff: output.autodiff, ..zeros }
-}
-
-fn float_dtype(dtype: DType) -> burn::tensor::FloatDType {
-    dtype.into()
 }
 
 #[derive(Debug)]
@@ -157,7 +132,7 @@ pub(super) fn hold<B: Backend, C: CheckpointStrategy>(
     held: HeldNode,
 ) -> FloatTensor<Autodiff<B, C>> {
     let (storage, node) = output.into_parts();
-    held.set(node);
+    *held.0.lock() = Some(node);
     <Autodiff<B, C> as AutodiffBackend>::from_inner(storage)
 }
 
@@ -170,7 +145,7 @@ pub(super) fn join<B: Backend, C: CheckpointStrategy>(
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
-    let Some(output_node) = held.take() else { return chain };
+    let Some(output_node) = held.0.lock().take() else { return chain };
     let (chain, chain_node) = chain.into_parts();
     // The guard must live until `prepare` has registered this operation as a child: Burn frees a graph whose nodes
     // nobody holds.

@@ -81,25 +81,20 @@ pub(crate) fn lowered(tensor: DispatchTensor) -> DispatchTensor {
 
 /// A captured tensor as an edge of the recording.
 pub(crate) fn edge(tensor: &DispatchTensor) -> Result<TensorIr, String> {
-    let named = |id: TensorId| {
-        let (shape, dtype) = (tensor.shape(), tensor.dtype());
-        TensorIr { id, shape, dtype, status: TensorStatus::ReadOnly }
+    let id = match &tensor.kind {
+        DispatchTensorKind::Capture(
+            BackendTensor::Float(plain) | BackendTensor::Int(plain) | BackendTensor::Bool(plain),
+        ) => Some(plain.id()),
+        _ => tracked(tensor).map(|tracked| tracked.primitive().id()),
     };
-    match &tensor.kind {
-        DispatchTensorKind::Capture(BackendTensor::Float(tensor)) => Ok(named(tensor.id())),
-        DispatchTensorKind::Capture(BackendTensor::Int(tensor)) => Ok(named(tensor.id())),
-        DispatchTensorKind::Capture(BackendTensor::Bool(tensor)) => Ok(named(tensor.id())),
-        _ => {
-            match tracked(tensor) {
-                Some(tensor) => Ok(named(tensor.primitive().id())),
-                None => Err("it returns a tensor that it did not compute from its input, extra, target or parameters"
-                    .to_owned()),
-            }
-        }
-    }
+    let unknown = "it returns a tensor that it did not compute from its input, extra, target or parameters";
+    id.map(|id| named(id, tensor)).ok_or_else(|| unknown.to_owned())
 }
 
-/// Runs the backward of a captured root.
+fn named(id: TensorId, tensor: &impl TensorMetadata) -> TensorIr {
+    TensorIr { id, shape: tensor.shape(), dtype: tensor.dtype(), status: TensorStatus::ReadOnly }
+}
+
 pub(crate) fn backward(root: &DispatchTensor) -> Result<Gradients, String> {
     tracked(root).map(|root| root.clone().backward()).ok_or_else(|| "its root is not a captured tensor".to_owned())
 }
@@ -107,8 +102,7 @@ pub(crate) fn backward(root: &DispatchTensor) -> Result<Gradients, String> {
 /// A leaf's gradient as an edge of the recording.
 pub(crate) fn gradient(leaf: &DispatchTensor, gradients: &Gradients) -> Option<TensorIr> {
     let gradient = tracked(leaf)?.grad(gradients)?;
-    let (id, shape, dtype) = (gradient.id(), gradient.shape(), gradient.dtype());
-    Some(TensorIr { id, shape, dtype, status: TensorStatus::ReadOnly })
+    Some(named(gradient.id(), &gradient))
 }
 
 fn tracked(tensor: &DispatchTensor) -> Option<&FloatTensor<Autodiff<Capture>>> {

@@ -93,11 +93,6 @@ impl CustomOps {
         self.0.values().any(|op| op.is_collective())
     }
 
-    /// Returns true if this operation is a collective.
-    pub(super) fn is_collective(&self, op: &OperationIr) -> bool {
-        self.ranks_of(op).is_some()
-    }
-
     /// The ranks that run this operation together, if it is a collective.
     pub(super) fn ranks_of(&self, op: &OperationIr) -> Option<Among> {
         let OperationIr::Custom(op) = op else { return None };
@@ -197,7 +192,6 @@ pub(crate) fn is_like(expected: &TensorIr, tensor: &DispatchTensor) -> bool {
     tensor.shape() == expected.shape && (dtype == expected.dtype || is_bool(dtype) && is_bool(expected.dtype))
 }
 
-/// A shape and an element type as text.
 pub(crate) fn spec(shape: &Shape, dtype: DType) -> String {
     format!("{:?} of {dtype:?}", shape.to_vec())
 }

@@ -58,7 +58,6 @@ fn text(tensor: &TensorIr) -> String {
     format!("%{}{last} {:?}{:?}", tensor.id.value(), tensor.dtype, tensor.shape.to_vec())
 }
 
-/// The scalars of an operation.
 fn scalars(op: &OperationIr) -> Vec<String> {
     let mut scalars = Scalars::default();
     op.clone().visit_mut(&mut scalars);

@@ -15,7 +15,6 @@ pub(crate) struct Draw<'a> {
 }
 
 impl Draw<'_> {
-    /// Its shape, element type and distribution.
     pub(crate) fn what(&self) -> (Shape, DType, Distribution) {
         (self.out.shape.clone(), self.out.dtype, self.distribution)
     }
@@ -30,11 +29,6 @@ pub(crate) fn draw(op: &OperationIr) -> Option<Draw<'_>> {
         }
         _ => None,
     }
-}
-
-/// Draws the numbers.
-pub(crate) fn drawn(draw: Draw<'_>, generator: &mut StdRng) -> TensorData {
-    drawn_as(draw.out.shape.clone(), draw.out.dtype, draw.distribution, generator)
 }
 
 /// Numbers of this shape, element type and distribution.

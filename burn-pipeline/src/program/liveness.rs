@@ -33,10 +33,14 @@ pub(super) struct Draft {
 type Point = (usize, usize);
 
 /// Finds last uses along one sequence; `custom` contains its custom operations.
-pub(super) fn programs(drafts: Vec<Draft>, recording: &Recording, custom: &CustomOps) -> Vec<Program> {
+pub(super) fn programs<const N: usize>(drafts: [Draft; N], recording: &Recording, custom: &CustomOps) -> [Program; N] {
     let last = last_uses(&drafts);
-    let mut live = Live::new(recording);
-    drafts.into_iter().enumerate().map(|(part, draft)| program(part, draft, &last, &mut live, custom)).collect()
+    let (mut live, mut part) = (Live::new(recording), 0);
+    drafts.map(|draft| {
+        let made = program(part, draft, &last, &mut live, custom);
+        part += 1;
+        made
+    })
 }
 
 fn last_uses(drafts: &[Draft]) -> HashMap<TensorId, Point> {
@@ -77,7 +81,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         }
     }
     let (peak, held) = (live.peak, live.bytes);
-    let (borrowed, views) = (live.parameters(), live.holds_views());
+    let (borrowed, holds_views) = (live.parameters(), live.holds_views());
     Program {
         phase: draft.phase,
         operations,
@@ -88,7 +92,7 @@ fn program(part: usize, draft: Draft, last: &HashMap<TensorId, Point>, live: &mu
         peak,
         held,
         borrowed,
-        views,
+        holds_views,
         custom: custom.clone(),
         compiled: None,
     }
@@ -99,15 +103,11 @@ fn mark(op: &mut OperationIr, point: Point, last: &HashMap<TensorId, Point>) -> 
     let outputs: Vec<TensorIr> = op.outputs().cloned().collect();
     let mut reads: HashMap<TensorId, usize> = HashMap::new();
     op.inputs().for_each(|input| *reads.entry(input.id).or_default() += 1);
-    let mut twice: Vec<TensorIr> = Vec::new();
-    for input in op.inputs() {
-        let known = twice.iter().any(|tensor| tensor.id == input.id);
-        if reads[&input.id] > 1 && last.get(&input.id) == Some(&point) && !known {
-            twice.push(input.clone());
-        }
-    }
-    let unread = outputs.iter().filter(|output| !last.contains_key(&output.id)).cloned();
-    let dropped = twice.into_iter().chain(unread).map(|t| TensorIr { status: TensorStatus::ReadWrite, ..t }).collect();
+    let mut seen = HashSet::new();
+    let ends_here = |input: &TensorIr| reads[&input.id] > 1 && last.get(&input.id) == Some(&point);
+    let twice = op.inputs().filter(|input| ends_here(input) && seen.insert(input.id));
+    let unread = outputs.iter().filter(|output| !last.contains_key(&output.id));
+    let dropped = twice.chain(unread).cloned().map(|t| TensorIr { status: TensorStatus::ReadWrite, ..t }).collect();
     op.visit_mut(&mut Mark { outputs: &outputs, reads: &reads, point, last });
     dropped
 }
@@ -140,7 +140,6 @@ struct Live {
     storages: Storages,
     /// Parameters and constants: storage that the module holds.
     borrowed: HashSet<TensorId>,
-    /// The module's parameters.
     parameters: Vec<TensorIr>,
     /// The size of the storages behind all live tensors, without borrowed ones.
     bytes: usize,

@@ -32,7 +32,6 @@ mod custom;
 mod display;
 mod draws;
 mod error;
-mod exchanges;
 mod liveness;
 mod merge;
 mod op_name;
@@ -56,4 +55,4 @@ pub(crate) use capture_tensors::{alike, backward, configured, edge, gradient, le
 pub(crate) use custom::{CustomOps, capturing, is_like, record, spec};
 pub(crate) use draws::{draw, drawn_as};
 pub(crate) use recording::{Edges, Recording};
-pub(crate) use replay::{NO_REPLAY, Replay, Sums, computed, interpreter, on_device};
+pub(crate) use replay::{NO_REPLAY, Replay, Sums, computed, interpreter};

@@ -3,7 +3,6 @@
 use burn::backend::ir::OperationIr;
 use std::fmt::Debug;
 
-/// The name of an operation in Burn's IR.
 pub(super) fn name(op: &OperationIr) -> String {
     match op {
         OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => head(op),

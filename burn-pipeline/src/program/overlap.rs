@@ -50,10 +50,8 @@ fn halved(operations: Vec<OperationIr>, custom: &CustomOps) -> Vec<(Kind, Operat
         match (custom.halves(&op), op) {
             (Some([start, wait]), OperationIr::Custom(op)) => {
                 let (inputs, outputs) = (op.inputs.clone(), Vec::new());
-                all.push((
-                    Kind::Starts,
-                    OperationIr::Custom(CustomOpIr { id: start, inputs, outputs, scalars: Vec::new() }),
-                ));
+                let start = CustomOpIr { id: start, inputs, outputs, scalars: Vec::new() };
+                all.push((Kind::Starts, OperationIr::Custom(start)));
                 all.push((Kind::Waits, OperationIr::Custom(CustomOpIr { id: wait, ..op })));
             }
             (_, op) => all.push((Kind::Computes, op)),
@@ -124,7 +122,6 @@ impl Overlap {
         start.or_else(other).or_else(|| self.waits.front().copied())
     }
 
-    /// Places an operation next.
     fn place(&mut self, place: usize) {
         self.ready.remove(&place);
         for at in std::mem::take(&mut self.needed[place]) {

@@ -29,14 +29,18 @@ pub(crate) enum Phase {
 pub struct Program {
     pub(super) phase: Phase,
     pub(super) operations: Vec<OperationIr>,
-    pub(super) feeds: Vec<TensorIr>,
-    pub(super) takes: Vec<TensorIr>,
+    /// The tensors to feed before a run.
+    pub(crate) feeds: Vec<TensorIr>,
+    /// The results to take out after a run, in the order of the stage's outputs or gradients.
+    pub(crate) takes: Vec<TensorIr>,
     pub(super) flops: u64,
     pub(super) bytes: u64,
     pub(super) peak: usize,
     pub(super) held: usize,
-    pub(super) borrowed: Vec<TensorIr>,
-    pub(super) views: bool,
+    /// Parameters that are held after a run for later programs; taking one out releases it.
+    pub(crate) borrowed: Vec<TensorIr>,
+    /// True if views of parameters are held after a run.
+    pub(crate) holds_views: bool,
     pub(super) custom: CustomOps,
     /// The compiled program, if it runs compiled.
     pub(super) compiled: Option<Compiled>,
@@ -84,16 +88,6 @@ impl Program {
         self.peak
     }
 
-    /// Parameters that are held after a run for later programs; taking one out releases it.
-    pub(crate) fn borrowed(&self) -> &[TensorIr] {
-        &self.borrowed
-    }
-
-    /// Returns true if views of parameters are held after a run.
-    pub(crate) fn holds_views(&self) -> bool {
-        self.views
-    }
-
     /// Describes the compiled program, if there is one: how many operations are fused into how many regions, which
     /// are interpreted, and each step on a line.
     pub fn compiled(&self) -> Option<String> {
@@ -127,7 +121,6 @@ impl Program {
         self.compiled.as_ref().filter(|compiled| compiled.is_whole()).map(|_| self.peak)
     }
 
-    /// The number of pieces that it runs in.
     pub(crate) fn pieces(&self) -> usize {
         self.compiled.as_ref().map_or(self.operations.len(), Compiled::pieces)
     }
@@ -143,11 +136,6 @@ impl Program {
             Some(compiled) => compiled.run(pieces, replay, sums),
             None => replay.run(&self.operations[pieces]),
         }
-    }
-
-    /// The tensors to feed before a run.
-    pub(crate) fn feeds(&self) -> &[TensorIr] {
-        &self.feeds
     }
 
     /// The tensors that are held after a run.
@@ -176,10 +164,5 @@ impl Program {
 
     pub(crate) fn reads(&self, tensor: &TensorIr) -> bool {
         self.feeds.iter().any(|fed| fed.id == tensor.id)
-    }
-
-    /// The results to take out after a run, in the order of the stage's outputs or gradients.
-    pub(crate) fn takes(&self) -> &[TensorIr] {
-        &self.takes
     }
 }

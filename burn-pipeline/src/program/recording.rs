@@ -52,7 +52,6 @@ pub(crate) struct Recording {
     /// The values that the stage brought from the host, in order of appearance.
     pub(crate) constants: Vec<(TensorId, Arc<TensorData>)>,
     pub(crate) edges: Edges,
-    /// Its custom operations.
     pub(crate) custom: CustomOps,
     /// The bits of all scalars, in order: `0.0` and `-0.0` compare equal, but give different results.
     scalars: Vec<u64>,

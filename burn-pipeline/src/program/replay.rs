@@ -1,11 +1,12 @@
 //! Runs programs on a device: `burn_router`'s interpreter behind a trait without the backend's type.
 
 use super::custom::CustomOps;
-use super::draws::{draw, drawn};
+use super::draws::{draw, drawn_as};
 use super::error::ProgramError;
 use super::recording::Recording;
+use crate::payload::AnyTensor;
 use burn::backend::ir::{BackendIr, HandleKind, OperationIr, TensorId, TensorIr};
-use burn::backend::{BackendTensor, Dispatch, DispatchDevice, DispatchKindConversion, DispatchTensor};
+use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{Device, TensorData};
 use burn_router::TensorInterpreter;
 use rand::rngs::StdRng;
@@ -54,7 +55,9 @@ pub(crate) fn computed(
     let mut replay = interpreter(device, &recording.custom)?;
     replay.draw_from(generator);
     for (id, data) in &recording.constants {
-        if let Err(reason) = replay.feed(*id, on_device(TensorData::clone(data), device)) {
+        if let Err(reason) =
+            replay.feed(*id, AnyTensor::from_data_exact(TensorData::clone(data), device).into_dispatch())
+        {
             return Some(Err(reason));
         }
     }
@@ -62,17 +65,6 @@ pub(crate) fn computed(
         return Some(Err(error.to_string()));
     }
     Some(Ok(recording.edges.outputs.iter().map(|output| replay.take(output)).collect()))
-}
-
-/// A constant of a capture on the device that replays it.
-pub(crate) fn on_device(data: TensorData, device: &Device) -> DispatchTensor {
-    use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
-    let (plain, dtype) = (device.clone().inner(), data.dtype());
-    match dtype {
-        dtype if dtype.is_bool() => Dispatch::bool_from_data(data, plain.as_dispatch()),
-        dtype if dtype.is_int() || dtype.is_uint() => Dispatch::int_from_data(data, plain.as_dispatch()),
-        _ => Dispatch::float_from_data(data, plain.as_dispatch()),
-    }
 }
 
 struct Interpreter<B: BackendIr> {
@@ -112,7 +104,9 @@ where
     fn run(&mut self, operations: &[OperationIr]) -> Result<(), ProgramError> {
         for op in operations {
             if let (Some(draw), Some(generator)) = (draw(op), &mut self.generator) {
-                let drawn = on_device(drawn(draw, generator), &self.device);
+                let (shape, dtype, distribution) = draw.what();
+                let drawn = drawn_as(shape, dtype, distribution, generator);
+                let drawn = AnyTensor::from_data_exact(drawn, &self.device).into_dispatch();
                 // Both are on this device, so this cannot fail.
                 if self.feed(draw.out.id, drawn).is_ok() {
                     continue;

@@ -9,8 +9,10 @@
 //! same on all ranks.
 
 use super::draws::draw;
+use super::op_name::name;
 use super::recording::Recording;
 use burn::backend::ir::{TensorId, TensorIr};
+use burn_pipeline_plan::plan::{Collective, Collectives};
 use std::collections::{HashMap, HashSet};
 
 /// The indices of the operations of each program, in recorded order. An operation that nothing needs is in none,
@@ -33,13 +35,13 @@ pub(super) fn slices(recording: &Recording) -> Slices {
         _ => graph.needed_for(edges.input_gradients.iter().flatten()),
     };
     let weight = graph.needed_for(edges.weight_gradients.iter().map(|(_, gradient)| gradient));
-    let exchanged = graph.exchanged();
+    let [for_exchanges, for_exchanges_of_gradients] = graph.needed_for_exchanges();
     let mut slices = Slices::default();
     for place in 0..recording.operations.len() {
         // A draw that nothing reads still advances the generator.
-        if forward[place] || exchanged.forward[place] || draw(&recording.operations[place]).is_some() {
+        if forward[place] || for_exchanges[place] || draw(&recording.operations[place]).is_some() {
             slices.forward.push(place);
-        } else if input[place] || exchanged.backward[place] {
+        } else if input[place] || for_exchanges_of_gradients[place] {
             slices.input.push(place);
         } else if weight[place] {
             slices.weight.push(place);
@@ -48,10 +50,21 @@ pub(super) fn slices(recording: &Recording) -> Slices {
     slices
 }
 
-/// The operations that exchanges of the forward and of the backward need, including the exchanges.
-struct Exchanged {
-    forward: Vec<bool>,
-    backward: Vec<bool>,
+impl Recording {
+    /// The exchanges of `F` and `I` in the order in which they start, each with its name and inputs. `W` has none.
+    pub(crate) fn exchanges(&self) -> Collectives {
+        let parts = slices(self);
+        let described = |place: usize| {
+            let op = &self.operations[place];
+            let among = self.custom.ranks_of(op)?;
+            let reads = op.inputs().map(|input| format!("{:?} {:?}", input.shape.to_vec(), input.dtype));
+            let what = format!("{} of {}", name(op), reads.collect::<Vec<_>>().join(", "));
+            Some(Collective { among, what })
+        };
+        let forward = parts.forward.into_iter().filter_map(described).collect();
+        let input = parts.input.into_iter().filter_map(described).collect();
+        Collectives { forward, input, weight: Vec::new() }
+    }
 }
 
 struct Graph<'a> {
@@ -80,8 +93,8 @@ impl<'a> Graph<'a> {
         needed
     }
 
-    /// Finds what exchanges between the ranks of a group need.
-    fn exchanged(&self) -> Exchanged {
+    /// The operations that exchanges of the forward and of the backward need, including the exchanges.
+    fn needed_for_exchanges(&self) -> [Vec<bool>; 2] {
         let Recording { operations, custom, edges, .. } = self.recording;
         let mut of_backward: HashSet<TensorId> = edges.seeds.iter().flatten().map(|seed| seed.id).collect();
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
@@ -90,11 +103,11 @@ impl<'a> Graph<'a> {
             if depends {
                 of_backward.extend(op.outputs().map(|output| output.id));
             }
-            if custom.is_collective(op) {
+            if custom.ranks_of(op).is_some() {
                 if depends { &mut backward } else { &mut forward }.extend(op.outputs());
             }
         }
-        Exchanged { forward: self.needed_for(forward.into_iter()), backward: self.needed_for(backward.into_iter()) }
+        [forward, backward].map(|exchanged| self.needed_for(exchanged.into_iter()))
     }
 
     /// The operations that at least two of these tensors need.

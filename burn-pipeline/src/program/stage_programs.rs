@@ -19,7 +19,8 @@ pub struct StagePrograms {
     input: Program,
     weight: Program,
     backward: Program,
-    merged: MergedWeight,
+    /// `W`, cut so that the matmuls of several microbatches can be merged.
+    pub(crate) merged: MergedWeight,
     rounded: Option<Bf16>,
     pub(crate) edges: super::Edges,
     pub(crate) custom: CustomOps,
@@ -55,7 +56,7 @@ impl StagePrograms {
             feeds: feeds.to_vec(),
             takes,
         };
-        let split = vec![
+        let split = [
             forward(),
             back(Phase::Input, &parts.input, &seeds, inputs.clone()),
             back(Phase::Weight, &parts.weight, &[], weights.clone()),
@@ -65,16 +66,13 @@ impl StagePrograms {
         let others: Vec<usize> = (0..weights.len()).filter(|at| products.iter().all(|p| p.gradient != *at)).collect();
         let operands = products.iter().flat_map(|product| [product.x.clone(), product.g.clone()]);
         let left = operands.chain(others.iter().map(|&at| weights[at].clone())).collect();
-        let merged = vec![split[0].clone(), split[1].clone(), back(Phase::Weight, &rest, &[], left)];
+        let merged = [split[0].clone(), split[1].clone(), back(Phase::Weight, &rest, &[], left)];
         let all = inputs.into_iter().chain(weights).collect();
-        let whole = vec![forward(), back(Phase::Backward, &both, &seeds, all)];
-        let mut split = programs(split, recording, &custom);
-        let mut whole = programs(whole, recording, &custom);
-        let mut merged = programs(merged, recording, &custom);
-        // The sequences were built above, with three parts and with two.
-        let (weight, input, forward) = (split.remove(2), split.remove(1), split.remove(0));
-        let backward = whole.remove(1);
-        let merged = MergedWeight { program: merged.remove(2), products, others };
+        let whole = [forward(), back(Phase::Backward, &both, &seeds, all)];
+        let [forward, input, weight] = programs(split, recording, &custom);
+        let [_, backward] = programs(whole, recording, &custom);
+        let [_, _, program] = programs(merged, recording, &custom);
+        let merged = MergedWeight { program, products, others };
         Self { forward, input, weight, backward, merged, rounded: None, edges: recording.edges.clone(), custom }
     }
 
@@ -154,7 +152,6 @@ impl StagePrograms {
         reached
     }
 
-    /// The program of one part.
     pub(crate) fn program(&self, phase: Phase) -> &Program {
         match phase {
             Phase::Forward => &self.forward,
@@ -168,11 +165,6 @@ impl StagePrograms {
     /// [`CapturedOp`](super::CapturedOp).
     pub fn custom_operations(&self) -> impl Iterator<Item = &str> {
         self.custom.names()
-    }
-
-    /// Returns true if they include exchanges of the stage's groups.
-    pub(crate) fn exchanges(&self) -> bool {
-        self.custom.exchanges()
     }
 
     /// `F`.
@@ -193,11 +185,6 @@ impl StagePrograms {
     /// `B`: `I` and `W` in the order in which autodiff runs them.
     pub fn backward(&self) -> &Program {
         &self.backward
-    }
-
-    /// `W`, cut so that the matmuls of several microbatches can be merged.
-    pub(crate) fn merged_weight(&self) -> &MergedWeight {
-        &self.merged
     }
 
     /// The share of the backward's floating-point operations that `W` can defer.

@@ -39,8 +39,7 @@ impl Storages {
             self.places.insert(output, Place { root, strides });
             return;
         }
-        let outputs: Vec<TensorIr> = op.outputs().cloned().collect();
-        outputs.iter().for_each(|output| self.own(output));
+        op.outputs().for_each(|output| self.own(output));
     }
 
     /// The tensor that owns the storage.

@@ -8,6 +8,7 @@
 //! 2. An end receives the others' lists ([`RankSet::receive_lists`]) or adds them as they come
 //!    ([`RankSet::sum_lists`]).
 //! 3. A list is one message: one buffer for each element type ([`list`](super::list)).
+//! 4. All return a [`LinkError`] if another rank failed, the deadline passed, or a list is refused.
 
 use super::list::{ListSum, TensorList, pack, unpack};
 use super::set::RankSet;
@@ -16,9 +17,6 @@ use crate::payload::Payload;
 
 impl RankSet {
     /// Starts a collective: sends each other member the list for its place, and posts the list that comes back.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if another rank failed.
     pub(crate) fn send_lists(
         &self,
         header: Header,
@@ -28,9 +26,6 @@ impl RankSet {
     }
 
     /// Starts an all-gather: as [`RankSet::send_lists`], with one list for all, which is packed once.
-    ///
-    /// # Errors
-    /// As [`RankSet::send_lists`].
     pub(crate) fn send_list(&self, header: Header, list: TensorList) -> Result<(), LinkError> {
         let packed = pack(list);
         self.others().try_for_each(|to| self.send_and_post(to, header, packed.clone()))
@@ -44,51 +39,33 @@ impl RankSet {
 
     /// Ends a collective: waits for the lists of all members, each of which must pass `check`, and returns them in the
     /// order of places, with this rank's own.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if another rank failed, the deadline passed, or a list is refused.
     pub(crate) fn receive_lists(
         &self,
         header: Header,
         own: TensorList,
         check: impl Fn(&TensorList) -> Result<(), String>,
     ) -> Result<Vec<TensorList>, LinkError> {
-        let mut own = Some(own);
-        let list = |place| match own.take_if(|_| place == self.place()) {
-            Some(own) => Ok(own),
-            None => self.receive_list(place, header, &check),
-        };
-        (0..self.size()).map(list).collect()
+        self.each_list(header, own, check).collect()
     }
 
     /// Ends a collective: as [`RankSet::receive_lists`], and adds the lists. A tensor that one member lacks counts as
     /// zero there; one that all members lack stays `None`.
-    ///
-    /// # Errors
-    /// As [`RankSet::receive_lists`]; lists that do not match are refused.
     pub(crate) fn sum_lists(
         &self,
         header: Header,
         own: TensorList,
         check: impl Fn(&TensorList) -> Result<(), String>,
     ) -> Result<TensorList, LinkError> {
-        let (mut own, mut total) = (Some(own), ListSum::default());
-        for place in 0..self.size() {
-            let list = match own.take_if(|_| place == self.place()) {
-                Some(own) => own,
-                None => self.receive_list(place, header, &check)?,
-            };
+        let mut total = ListSum::default();
+        for (place, list) in self.each_list(header, own, check).enumerate() {
             // The list that does not match is this rank's own, or the other's.
             let peer = if place == self.place() { self.ranks()[0] } else { self.ranks()[place] };
-            total.add(list).map_err(|reason| self.refused(peer, reason))?;
+            total.add(list?).map_err(|reason| self.refused(peer, reason))?;
         }
         Ok(total.rounded())
     }
 
     /// Receives the posted messages that have arrived, without waiting. Returns the ranks from which nothing has come.
-    ///
-    /// # Errors
-    /// Returns [`LinkError`] if another rank failed.
     pub(crate) fn receive_arrived(&self) -> Result<Vec<usize>, LinkError> {
         if self.size() == 1 {
             return Ok(Vec::new());
@@ -103,23 +80,27 @@ impl RankSet {
     }
 
     /// Sums lists over the set: a start and its end.
-    ///
-    /// # Errors
-    /// As [`RankSet::sum_lists`].
     pub(crate) fn all_reduce_lists(&self, header: Header, own: TensorList) -> Result<TensorList, LinkError> {
         self.send_list(header, own.clone())?;
         self.sum_lists(header, own, |_| Ok(()))
     }
 
-    fn receive_list(
+    /// The lists of all members in the order of places, each received when it is asked for.
+    fn each_list(
         &self,
-        place: usize,
         header: Header,
-        check: &impl Fn(&TensorList) -> Result<(), String>,
-    ) -> Result<TensorList, LinkError> {
-        let list = unpack(self.receive(place, header)?);
-        let list = list.and_then(|list| check(&list).map(|()| list));
-        list.map_err(|reason| self.refused(self.ranks()[place], reason))
+        own: TensorList,
+        check: impl Fn(&TensorList) -> Result<(), String>,
+    ) -> impl Iterator<Item = Result<TensorList, LinkError>> {
+        let mut own = Some(own);
+        (0..self.size()).map(move |place| {
+            if let Some(own) = own.take_if(|_| place == self.place()) {
+                return Ok(own);
+            }
+            let list = unpack(self.receive(place, header)?);
+            let list = list.and_then(|list| check(&list).map(|()| list));
+            list.map_err(|reason| self.refused(self.ranks()[place], reason))
+        })
     }
 
     fn refused(&self, peer: usize, reason: String) -> LinkError {

@@ -50,24 +50,16 @@ impl GroupSizes {
 
     /// The number of one replica's ranks in the groups of all earlier pipeline ranks.
     pub(crate) fn before(&self, pipeline_rank: usize) -> usize {
-        match *self.0 {
-            [one] => one.max(1) * pipeline_rank,
-            _ => (0..pipeline_rank).map(|earlier| self.of(earlier)).sum(),
-        }
+        (0..pipeline_rank).map(|earlier| self.of(earlier)).sum()
     }
 
     /// The pipeline rank of one of a replica's ranks, counted over all of its groups.
     pub(crate) fn holder(&self, place: usize) -> usize {
-        match *self.0 {
-            [one] => place / one.max(1),
-            _ => {
-                let (mut pipeline_rank, mut end) = (0, self.of(0));
-                while end <= place {
-                    pipeline_rank += 1;
-                    end += self.of(pipeline_rank);
-                }
-                pipeline_rank
-            }
+        let (mut pipeline_rank, mut end) = (0, self.of(0));
+        while end <= place {
+            pipeline_rank += 1;
+            end += self.of(pipeline_rank);
         }
+        pipeline_rank
     }
 }

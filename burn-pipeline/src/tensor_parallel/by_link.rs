@@ -39,30 +39,23 @@ impl TensorGroup {
         });
     }
 
-    /// Ends the oldest collective, which must be this one and got the tensor `own`.
+    /// Ends the oldest collective, which must be this one; `part` is this member's part of its own tensor.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if members ran different collectives, or another rank failed, left or did not
     /// answer.
-    pub(super) fn end_by_link(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
-        let own_piece = |axis| piece(&own, axis, self.member(), self.size());
-        if let Collective::OwnPiece { axis } = collective {
-            return own_piece(axis);
-        }
+    pub(super) fn end_by_link(&self, collective: Collective, part: AnyTensor) -> AnyTensor {
         let flat = self.over_link(|link, activity| {
             self.waits(link, activity);
             self.collectives(link)?.end(self.set.deadline())
         });
         match collective {
-            Collective::AllGather { axis } => self.pieces_joined(flat, &own, axis),
-            Collective::AllToAll { axis } => self.pieces_joined(flat, &own_piece(axis), axis),
-            Collective::ReduceScatter { axis } => flat.reshape(own_piece(axis).shape()),
-            Collective::Reduce { root } if root != self.member() => own.zeros(own.shape()),
-            _ => flat.reshape(own.shape()),
+            Collective::AllGather { axis } | Collective::AllToAll { axis } => self.pieces_joined(flat, &part, axis),
+            Collective::Reduce { root } if root != self.member() => part.zeros(part.shape()),
+            _ => flat.reshape(part.shape()),
         }
     }
 
-    /// The link's collectives.
     pub(super) fn collectives<'a>(&self, link: &'a mut dyn Link) -> Result<&'a mut dyn Collectives, LinkError> {
         let rank = self.set.rank();
         let message = "the link has no collectives any more".to_owned();

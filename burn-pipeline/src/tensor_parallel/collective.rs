@@ -154,78 +154,55 @@ impl TensorGroup {
         if self.by_link {
             return self.begin_by_link(collective, own);
         }
-        let size = self.size();
-        let to_all = || vec![Some(own.clone()); size];
-        let tensors = match collective {
-            Collective::AllReduce | Collective::AllGather { .. } => to_all(),
-            Collective::Broadcast { root } if root == self.member() => to_all(),
+        if let Collective::OwnPiece { .. } = collective {
+            return;
+        }
+        self.send_each(&described(collective, own), |member| match collective {
+            Collective::AllReduce | Collective::AllGather { .. } => Some(own.clone()),
             Collective::ReduceScatter { axis } | Collective::AllToAll { axis } => {
-                (0..size).map(|member| (member != self.member()).then(|| piece(own, axis, member, size))).collect()
+                Some(piece(own, axis, member, self.size()))
             }
-            Collective::Reduce { root } if root != self.member() => {
-                (0..size).map(|member| (member == root).then(|| own.clone())).collect()
-            }
-            Collective::OwnPiece { .. } | Collective::Broadcast { .. } | Collective::Reduce { .. } => return,
-        };
-        self.send_each(&described(collective, own), tensors);
+            Collective::Broadcast { root } => (root == self.member()).then(|| own.clone()),
+            Collective::Reduce { root } => (root == member).then(|| own.clone()),
+            Collective::OwnPiece { .. } => None,
+        });
     }
 
     /// Ends a collective that was begun with the same tensor: receives what the others sent.
     fn wait(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
-        if self.by_link {
-            return self.end_by_link(collective, own);
-        }
-        let (size, what) = (self.size(), described(collective, &own));
-        let others = |like: &AnyTensor| self.receive_alike(&what, 0..size, like);
+        let (size, me, what) = (self.size(), self.member(), described(collective, &own));
+        let part = match collective {
+            Collective::ReduceScatter { axis } | Collective::AllToAll { axis } | Collective::OwnPiece { axis } => {
+                piece(&own, axis, me, size)
+            }
+            _ => own,
+        };
+        let sent_by = |from: Range<usize>| self.receive_each(&what, from, |_| part.zeros(part.shape()));
         match collective {
-            Collective::AllReduce => self.sum(own.clone(), others(&own)),
-            Collective::AllGather { axis } => {
-                let pieces = self.in_order(own.clone(), others(&own));
-                // There is at least this member's own piece.
-                AnyTensor::cat(pieces, axis).unwrap_or(own)
+            Collective::OwnPiece { .. } => part,
+            _ if self.by_link => self.end_by_link(collective, part),
+            Collective::Broadcast { root } if root == me => part,
+            Collective::Broadcast { root } => sent_by(root..root + 1).pop().unwrap_or(part),
+            Collective::Reduce { root } if root != me => part.zeros(part.shape()),
+            Collective::AllReduce | Collective::ReduceScatter { .. } | Collective::Reduce { .. } => {
+                // There is at least this member's own part.
+                AnyTensor::sum(self.in_order(part.clone(), sent_by(0..size))).unwrap_or(part)
             }
-            Collective::ReduceScatter { axis } => {
-                let own = piece(&own, axis, self.member(), size);
-                self.sum(own.clone(), others(&own))
+            Collective::AllGather { axis } | Collective::AllToAll { axis } => {
+                AnyTensor::cat(self.in_order(part.clone(), sent_by(0..size)), axis).unwrap_or(part)
             }
-            Collective::AllToAll { axis } => {
-                let piece = piece(&own, axis, self.member(), size);
-                let pieces = self.in_order(piece.clone(), others(&piece));
-                AnyTensor::cat(pieces, axis).unwrap_or(own)
-            }
-            Collective::OwnPiece { axis } => piece(&own, axis, self.member(), size),
-            Collective::Broadcast { root } if root == self.member() => own,
-            Collective::Broadcast { root } => self.receive_alike(&what, root..root + 1, &own).pop().unwrap_or(own),
-            Collective::Reduce { root } if root == self.member() => self.sum(own.clone(), others(&own)),
-            Collective::Reduce { .. } => own.zeros(own.shape()),
-        }
-    }
-
-    /// The tensors that the members in `from`, except this one, sent in a collective, shaped like `like`; zeros if
-    /// they are absent.
-    fn receive_alike(&self, what: &str, from: Range<usize>, like: &AnyTensor) -> Vec<AnyTensor> {
-        match self.absent {
-            false => self.receive_each(what, from),
-            true => from.filter(|member| *member != self.member()).map(|_| like.zeros(like.shape())).collect(),
         }
     }
 
     /// The values of member 0. All members call it with tensors of one shape.
-    ///
-    /// # Panics
-    /// As [`TensorGroup::run`].
     pub(crate) fn first_values(&self, own: AnyTensor) -> AnyTensor {
         self.run(Collective::Broadcast { root: 0 }, own)
     }
 
     /// The tensors of all members in order.
-    fn in_order(&self, own: AnyTensor, mut others: Vec<AnyTensor>) -> Vec<AnyTensor> {
+    pub(super) fn in_order(&self, own: AnyTensor, mut others: Vec<AnyTensor>) -> Vec<AnyTensor> {
         others.insert(self.member(), own);
         others
-    }
-
-    fn sum(&self, own: AnyTensor, others: Vec<AnyTensor>) -> AnyTensor {
-        AnyTensor::sum(self.in_order(own.clone(), others)).unwrap_or(own)
     }
 }
 

@@ -60,17 +60,12 @@ impl TensorGroup {
             let ours = place(activity, "its list of collectives");
             let unread = |peer, error: serde_json::Error| LinkError::Gather { rank, peer, message: error.to_string() };
             let list = serde_json::to_string(&own).map_err(|error| unread(rank, error))?;
-            for &peer in self.set.ranks().iter().filter(|&&peer| peer != rank) {
+            for (_, peer) in self.set.others() {
                 let parts = [&ours, &list].map(|text| PayloadPart::Host(HostValue::Text(text.clone())));
                 link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }
-            let mut own = Some(own);
             let mut lists = Vec::new();
-            for &peer in self.set.ranks().iter() {
-                if peer == rank {
-                    lists.extend(own.take());
-                    continue;
-                }
+            for (_, peer) in self.set.others() {
                 link.set_activity(Activity::Waiting(header, peer));
                 let (theirs, list) = read(self.set.take(link, peer, header, self.set.deadline())?);
                 let Some(PayloadPart::Host(HostValue::Text(list))) = list.filter(|_| theirs == ours) else {
@@ -78,6 +73,7 @@ impl TensorGroup {
                 };
                 lists.push(serde_json::from_str(&list).map_err(|error| unread(peer, error))?);
             }
+            lists.insert(self.member(), own);
             Ok(lists)
         })
     }

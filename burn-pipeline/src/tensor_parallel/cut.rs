@@ -69,20 +69,22 @@ impl TensorGroup {
             DispatchAutodiffContext::Enabled(strategy) => standing.lifted(piece, strategy),
             DispatchAutodiffContext::Disabled => piece,
         };
-        self.cuts.0.lock().insert(id, CutAlong { axis, whole: length });
+        self.cuts.lock().insert(id, CutAlong { axis, whole: length });
         Param::from_mapped_value(id, Tensor::<D>::from_dispatch(piece.into_dispatch()), mapper)
     }
 
-    /// Joins the members' pieces of a parameter, or of a tensor cut like it (its gradient); returns any other
-    /// tensor unchanged. All members call it.
+    /// Joins the members' pieces of a parameter, or of a tensor cut like it (its gradient), which may have different
+    /// lengths; returns any other tensor unchanged. All members call it.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`](crate::link::LinkError) if another rank failed.
     pub(crate) fn whole(&self, parameter: ParamId, own: AnyTensor) -> AnyTensor {
-        match self.cut_of(parameter) {
-            Some(cut) => self.joined(cut, own),
-            None => own,
-        }
+        let Some(cut) = self.cut_of(parameter) else { return own };
+        let dims = self.whole_shape(parameter, own.shape()).to_vec();
+        let what = format!("joining pieces of {dims:?} {:?} along axis {}", own.dtype(), cut.axis);
+        self.send_each(&what, |_| Some(own.clone()));
+        let pieces = self.in_order(own.clone(), self.receive_each(&what, 0..self.size(), |_| own.clone()));
+        AnyTensor::cat(pieces, cut.axis).unwrap_or(own)
     }
 
     /// The shape of the whole parameter, given the shape of the members' pieces.
@@ -114,7 +116,7 @@ impl TensorGroup {
 
     /// A parameter that was cut and is not in `held`.
     pub(crate) fn cut_beside(&self, held: &HashSet<ParamId>) -> Option<ParamId> {
-        let cuts = self.cuts.0.lock();
+        let cuts = self.cuts.lock();
         cuts.keys().copied().find(|id| !held.contains(id))
     }
 
@@ -124,17 +126,6 @@ impl TensorGroup {
     }
 
     fn cut_of(&self, parameter: ParamId) -> Option<CutAlong> {
-        self.cuts.0.lock().get(&parameter).copied()
-    }
-
-    /// Joins the pieces of all members, which may have different lengths.
-    fn joined(&self, cut: CutAlong, own: AnyTensor) -> AnyTensor {
-        let mut dims = own.shape().to_vec();
-        dims[cut.axis] = cut.whole;
-        let what = format!("joining pieces of {dims:?} {:?} along axis {}", own.dtype(), cut.axis);
-        self.send_each(&what, vec![Some(own.clone()); self.size()]);
-        let mut pieces = self.receive_each(&what, 0..self.size());
-        pieces.insert(self.member(), own.clone());
-        AnyTensor::cat(pieces, cut.axis).unwrap_or(own)
+        self.cuts.lock().get(&parameter).copied()
     }
 }

@@ -12,14 +12,9 @@
 //!    waited only in earlier ones.
 //! 3. Between replicas sums of gradients travel too, and may come first: they wait in the inbox of the replicas'
 //!    exchanges.
-//! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`]). A member that is in one
-//!    collective too many gets that message instead of a tensor, which is an error at once. The ends are received
-//!    after all ranks have exchanged their losses ([`TensorGroup::take_row_ends`]), so no row waits for them, and
-//!    before other messages between members.
-//! 5. Before its first training forward runs, a captured stage's collectives are proved to be met in one order
-//!    (`compare`). A stage that is not captured has no list; the text in each message then shows the first
-//!    difference.
-//! 6. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing,
+//! 4. At the end of a row each member tells the others ([`TensorGroup::end_row`], [`TensorGroup::take_row_ends`]);
+//!    `execute/README.md` says why.
+//! 5. Inside a stage's code an error cannot be returned: it unwinds as the payload of a panic that prints nothing,
 //!    up to the executor, which returns it.
 
 use super::group::TensorGroup;
@@ -28,35 +23,45 @@ use crate::payload::{AnyTensor, HostValue, Payload, PayloadPart};
 use crate::stage::is_seeding;
 use burn_pipeline_plan::plan::StageId;
 
+/// What a member says at the end of its row.
+const ROW_END: &str = "the end of its row";
+
 impl TensorGroup {
-    /// Sends each other member its tensor, without waiting. `what` is the collective, with shape and element type
-    /// of the member's tensor.
+    /// Sends each other member the tensor for it, if there is one, without waiting. `what` is the collective, with
+    /// shape and element type of this member's tensor.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if another rank failed.
-    pub(super) fn send_each(&self, what: &str, tensors: Vec<Option<AnyTensor>>) {
+    pub(super) fn send_each(&self, what: &str, tensor_for: impl Fn(usize) -> Option<AnyTensor>) {
         if self.absent {
             return;
         }
         self.over_link(|link, activity| {
             let (deadline, header, ours) = (self.set.deadline(), header(activity), place(activity, what));
-            let others = tensors.into_iter().enumerate().filter(|(member, _)| *member != self.member());
-            for (member, tensor) in others {
-                let Some(tensor) = tensor else { continue };
+            for (member, peer) in self.set.others() {
+                let Some(tensor) = tensor_for(member) else { continue };
                 let parts = [PayloadPart::Host(HostValue::Text(ours.clone())), PayloadPart::Tensor(tensor)];
-                let message = Message { header, payload: Payload::from_parts(parts) };
-                link.send(self.set.ranks()[member], message, deadline)?;
+                link.send(peer, Message { header, payload: Payload::from_parts(parts) }, deadline)?;
             }
             Ok(())
         })
     }
 
     /// Waits for the tensors that the members in `from` sent in the same collective, and returns them in that
-    /// order, without this member's own.
+    /// order, without this member's own. If the others do not exist, `absent` gives what they would have sent.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if a member runs something else, failed, left or did not answer.
-    pub(super) fn receive_each(&self, what: &str, from: impl Iterator<Item = usize>) -> Vec<AnyTensor> {
+    pub(super) fn receive_each(
+        &self,
+        what: &str,
+        from: impl Iterator<Item = usize>,
+        absent: impl Fn(usize) -> AnyTensor,
+    ) -> Vec<AnyTensor> {
+        let others = from.filter(|member| *member != self.member());
+        if self.absent {
+            return others.map(absent).collect();
+        }
         self.over_link(|link, activity| {
             let (rank, header, ours) = (link.rank(), header(activity), place(activity, what));
             let receive = |member: usize| {
@@ -70,7 +75,7 @@ impl TensorGroup {
                     _ => Err(self.unlike(rank, peer, ours.clone(), theirs)),
                 }
             };
-            from.filter(|member| *member != self.member()).map(receive).collect()
+            others.map(receive).collect()
         })
     }
 
@@ -84,35 +89,29 @@ impl TensorGroup {
             return Ok(());
         }
         self.set.over_link(|link, activity| {
-            let (rank, deadline, ours) = (link.rank(), self.set.deadline(), "the end of its row");
+            let deadline = self.set.deadline();
             if self.by_link {
                 self.waits(link, activity);
-                return self.collectives(link)?.meet(ours.to_owned(), deadline);
+                return self.collectives(link)?.meet(ROW_END.to_owned(), deadline);
             }
             let header = Header::of(MessageKind::RowEnd);
-            for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
-                link.send(peer, Message { header, payload: Payload::default() }, deadline)?;
-            }
-            Ok(())
+            let end = || Message { header, payload: Payload::default() };
+            self.set.others().try_for_each(|(_, peer)| link.send(peer, end(), deadline))
         })
     }
 
     /// Takes the others' messages of the end of the row. All members call it.
-    ///
-    /// # Errors
-    /// Same as [`TensorGroup::end_row`].
     pub(crate) fn take_row_ends(&self) -> Result<(), LinkError> {
         if self.is_alone() || self.by_link {
             return Ok(());
         }
         self.set.over_link(|link, _| {
-            let (rank, header) = (link.rank(), Header::of(MessageKind::RowEnd));
-            for peer in self.set.ranks().iter().copied().filter(|&peer| peer != rank) {
+            let header = Header::of(MessageKind::RowEnd);
+            self.set.others().try_for_each(|(_, peer)| {
                 link.set_activity(Activity::Waiting(header, peer));
                 let received = link.receive(peer, header, self.set.deadline());
-                received.map_err(|error| self.elsewhere(error, "the end of its row"))?;
-            }
-            Ok(())
+                received.map(drop).map_err(|error| self.elsewhere(error, ROW_END))
+            })
         })
     }
 

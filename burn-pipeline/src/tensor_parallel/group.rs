@@ -33,16 +33,13 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct TensorGroup {
     pub(super) set: RankSet,
-    pub(super) cuts: Cuts,
+    /// How each piece was cut.
+    pub(super) cuts: Arc<Mutex<HashMap<ParamId, CutAlong>>>,
     /// True if the other members do not exist (for measuring).
     pub(super) absent: bool,
     /// True if the link runs the group's collectives.
     pub(super) by_link: bool,
 }
-
-/// How each piece was cut.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Cuts(pub(super) Arc<Mutex<HashMap<ParamId, CutAlong>>>);
 
 /// An axis, and the whole length along it.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +55,7 @@ impl TensorGroup {
     }
 
     fn of(set: RankSet) -> Self {
-        Self { set, cuts: Cuts::default(), absent: false, by_link: false }
+        Self { set, cuts: Arc::default(), absent: false, by_link: false }
     }
 
     /// This rank's handle of a group: `ranks` are its members' ranks in the job, and `member` is this rank's index.
@@ -98,14 +95,13 @@ impl TensorGroup {
         self.set.ranks().contains(&rank)
     }
 
-    /// The group's ranks.
     pub(crate) fn set(&self) -> &RankSet {
         &self.set
     }
 
     /// The parameters that are cut over the members.
     pub(crate) fn cut_parameters(&self) -> HashSet<ParamId> {
-        self.cuts.0.lock().keys().copied().collect()
+        self.cuts.lock().keys().copied().collect()
     }
 
     /// Returns true if one of these parameters is cut over the members.
@@ -113,7 +109,6 @@ impl TensorGroup {
         parameters.into_iter().any(|id| self.axis_of(id).is_some())
     }
 
-    /// Returns true if the group has no other rank.
     pub(super) fn is_alone(&self) -> bool {
         self.size() == 1
     }

@@ -17,14 +17,11 @@
 //! 4. *Order*: since members run one row, a cycle of waits over members would be a cycle in the plan, or one
 //!    inside of a task. `check` excludes the first. For a captured stage's tasks the same proof excludes the
 //!    second, once the members have told each other what they recorded (`compare`). Collectives of a backward
-//!    belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)). In a captured
-//!    program each is a start and a wait, with computation between them (`program/overlap.rs`); all members start
-//!    them in one order, and await them in that order.
+//!    belong to `I` ([`CapturedOp::is_collective`](crate::program::CapturedOp::is_collective)).
 //! 5. *Cut weights* (`cut`): a layer cuts the ordinary layer's values, those of member 0, and records which
 //!    parameter it cut along which axis; a low-rank adapter is cut with it (`adapter`). All other parameters are
-//!    copies: members start with member 0's, and each
-//!    adds the same gradients to them, which is checked in the first step. Checkpoints hold the whole parameters
-//!    and their optimizer's state (`optimizer_states`).
+//!    copies: members start with member 0's, and each adds the same gradients to them, which is checked in the first
+//!    step. Checkpoints hold the whole parameters and their optimizer's state (`optimizer_states`).
 //! 6. *Replicas*: the data-parallel replicas of a stage are a group too, for layers that send tokens to weights
 //!    (experts). Their tensors are not whole: each replica has its own microbatch, and an all-to-all (`pairs`,
 //!    `rows`) takes a part of it to the replica with the weights. So weights cut over replicas get the gradients of
@@ -53,4 +50,5 @@ mod words;
 pub use boundary::Cut;
 pub use group::TensorGroup;
 pub(crate) use holders::Holders;
-pub(crate) use words::own_ids;
+pub(crate) use optimizer_states::tensors_like;
+pub(crate) use words::OwnIds;

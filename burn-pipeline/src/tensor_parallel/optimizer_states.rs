@@ -48,9 +48,6 @@ impl Holders<'_> {
     }
 
     /// Cuts a parameter's whole state to this rank's piece, given the piece of the parameter.
-    ///
-    /// # Errors
-    /// Returns the error of the device.
     pub(crate) fn cut_state(
         &self,
         parameter: ParamId,
@@ -68,8 +65,8 @@ impl Holders<'_> {
     }
 }
 
-/// The tensors of a state with this shape, in the order of their fields' names.
-fn tensors_like<'a>(state: &'a mut ParameterState, shape: &[usize]) -> Vec<&'a mut TensorData> {
+/// The tensors of a state with its parameter's shape (moments), in the order of their fields' names.
+pub(crate) fn tensors_like<'a>(state: &'a mut ParameterState, shape: &[usize]) -> Vec<&'a mut TensorData> {
     let tensors = state.values_mut().filter_map(|value| match value {
         StateValue::Tensor(data) => Some(data),
         _ => None,

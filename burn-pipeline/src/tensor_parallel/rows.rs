@@ -76,17 +76,10 @@ impl RowsOp {
             (end > start).then(|| own.clone().narrow(0, start, end))
         };
         let what = format!("all-to-all of rows of {width} {:?}", own.dtype());
-        let tensors = (0..size).map(|member| if member == me { None } else { rows_for(member) }).collect();
         let from = || (0..size).filter(|&member| self.received[member] > 0);
-        group.send_each(&what, tensors);
-        let mut came = match group.absent {
-            true => {
-                let others = from().filter(|&member| member != me);
-                others.map(|member| own.zeros(Shape::new([self.received[member], width]))).collect()
-            }
-            false => group.receive_each(&what, from()),
-        }
-        .into_iter();
+        group.send_each(&what, rows_for);
+        let absent = |member: usize| own.zeros(Shape::new([self.received[member], width]));
+        let mut came = group.receive_each(&what, from(), absent).into_iter();
         let mut parts = Vec::new();
         for member in from() {
             let part = if member == me { rows_for(me) } else { came.next() };

@@ -21,16 +21,20 @@ fn members<T: Send>(size: usize, body: impl Fn(&TensorGroup) -> T + Sync) -> Vec
             scope.spawn(move || {
                 let mut link = SharedLink::new(Box::new(threads.link(member, Device::flex())));
                 let group = TensorGroup::new(member, 0..size, link.stage_end(), Duration::from_secs(2));
-                let ran = catch_unwind(AssertUnwindSafe(|| body(&group)));
-                ran.map_err(|panic| {
-                    let error = *panic.downcast::<LinkError>().unwrap();
-                    link.abort(error.to_string());
-                    error
-                })
+                caught(&mut link, || body(&group))
             })
         };
         let handles: Vec<_> = (0..size).map(spawn).collect();
         handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    })
+}
+
+/// Runs a rank's code; a panic becomes the link error in its payload, which ends the other ranks' waits.
+fn caught<T>(link: &mut SharedLink, code: impl FnOnce() -> T) -> Result<T, LinkError> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| {
+        let error = *panic.downcast::<LinkError>().unwrap();
+        link.abort(error.to_string());
+        error
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::payload::{Kinds, Payload, PayloadSpec};
 use crate::stage::{Batch, BatchChecks, ErasedStage, NamedWeight, StageError};
 use crate::train::error::PipelineError;
-use crate::vocabulary::{Piece, is_ids};
+use crate::vocabulary::{Piece, ids_of};
 use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -74,7 +74,7 @@ impl StageFacts {
     /// Checks that the vocabulary-parallel layer takes what the batch holds for it.
     pub(crate) fn check_ids(&self, batch: &Batch) -> Result<(), PipelineError> {
         let ids = |layer, payload: &Payload| {
-            is_ids(payload.clone()).map_err(|source| {
+            ids_of(payload).map(drop).map_err(|source| {
                 let got = PayloadSpec::of_payload(payload);
                 PipelineError::RefusedIds { layer, source: Box::new(source), got }
             })

@@ -9,8 +9,8 @@
 //! sum of the parts of the gradient, which is rounded once. What is rounded for a matmul has the factor of the loss in
 //! it, so that small gradients keep their digits in f16.
 
-use super::own::OwnIds;
 use crate::payload::AnyTensor;
+use crate::tensor_parallel::OwnIds;
 use burn::tensor::{FloatDType, IndexingUpdateOp, Tensor};
 
 /// What a rank stores of a microbatch from `S` to `T`.
@@ -19,7 +19,7 @@ pub(crate) struct SavedScores {
     hidden: Tensor<2>,
     /// The softmax over the rank's shard alone, times `factor`.
     softmax: Tensor<2>,
-    targets: OwnIds,
+    targets: OwnIds<1>,
     /// The factor of the gradient of each row's loss.
     factor: f64,
 }
@@ -55,14 +55,14 @@ impl JoinedStatistics {
 pub(crate) fn score(
     weight: Tensor<2>,
     hidden: Tensor<2>,
-    targets: OwnIds,
+    targets: OwnIds<1>,
     factor: Option<f64>,
 ) -> (Tensor<2>, Option<(SavedScores, InputParts)>) {
     let own = FloatDType::from(weight.dtype());
     let hidden = hidden.cast(own);
     let scores = widened(hidden.clone().matmul(weight.clone()));
     let largest = scores.clone().max_dim(1);
-    let of_target = targets.keep(scores.clone().gather(1, targets.column()));
+    let of_target = targets.keep(scores.clone().gather(1, targets.places().unsqueeze_dim(1)));
     let exponentials = (scores - largest.clone()).exp();
     let sum = exponentials.clone().sum_dim(1);
     let statistics = Tensor::cat(vec![largest, sum.clone(), of_target], 1);
@@ -107,13 +107,12 @@ impl SavedScores {
     /// `T`: the gradient of the shard, from this rank's share.
     pub(crate) fn weight_gradient(self, share: Tensor<2>) -> Tensor<2> {
         let of_targets = self.targets.keep(share.full_like(-self.factor));
-        let places = self.targets.column();
+        let places = self.targets.places().unsqueeze_dim(1);
         let of_scores = (self.softmax * share).scatter(1, places, of_targets, IndexingUpdateOp::Add);
         let own = FloatDType::from(self.hidden.dtype());
         self.hidden.transpose().matmul(of_scores.cast(own))
     }
 
-    /// The size of its tensors in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let of = |tensor: &Tensor<2>| tensor.shape().num_elements() * tensor.dtype().size();
         of(&self.hidden) + of(&self.softmax)

@@ -1,8 +1,7 @@
 //! The user's layers for vocabulary parallelism, and the shards that are cut from them.
 
-use super::group::VocabularyGroup;
-use super::piece::Piece;
-use crate::payload::{BoundaryError, Payload, PayloadPart, TensorKind};
+use super::group::{Piece, VocabularyGroup};
+use crate::payload::{AnyTensor, BoundaryError, Payload, PayloadPart, TensorKind};
 use crate::stage::{ErasedStage, Names, Stage, StageBox};
 use burn::module::Module;
 use burn::nn::{Embedding, Linear};
@@ -101,7 +100,7 @@ impl Vocabulary {
     /// # Panics
     /// Panics if the layer cannot be cut.
     pub(crate) fn cut(&self, piece: Piece, device: &Device, ranks: &VocabularyGroup) -> Option<Box<dyn ErasedStage>> {
-        let group = ranks.group();
+        let group = &ranks.group;
         let (path, layer) = match piece {
             Piece::Embedding | Piece::Tied => {
                 let (path, make) = self.embedding.as_ref()?;
@@ -128,11 +127,11 @@ fn enough(ranks: usize, words: usize, layer: &str) {
     assert!(words >= ranks, "{words} words of the {layer} cannot be cut over {ranks} ranks, each of which needs one");
 }
 
-/// Checks that a payload is the vocabulary's part of a batch: one integer tensor.
-pub(crate) fn is_ids(payload: Payload) -> Result<(), BoundaryError> {
-    let mut parts = payload.into_parts();
+/// The vocabulary's part of a batch: a payload of one integer tensor.
+pub(crate) fn ids_of(payload: &Payload) -> Result<&AnyTensor, BoundaryError> {
+    let mut parts = payload.parts();
     match (parts.next(), parts.next()) {
-        (Some(PayloadPart::Tensor(ids)), None) if ids.kind() == TensorKind::Int => Ok(()),
+        (Some(PayloadPart::Tensor(ids)), None) if ids.kind() == TensorKind::Int => Ok(ids),
         _ => Err(BoundaryError::Structure { expected: "one integer tensor of ids, for a vocabulary-parallel layer," }),
     }
 }

@@ -32,13 +32,9 @@ mod embedding;
 mod group;
 mod head;
 mod layers;
-mod own;
-mod piece;
 
 pub(crate) use embedding::{look_up, weight_gradient};
-pub(crate) use group::{StageGroups, VocabularyGroup};
+pub(crate) use group::{Piece, StageGroups, VocabularyGroup};
 pub(crate) use head::{InputParts, SavedScores, input_gradient, join, score};
 pub use layers::Vocabulary;
-pub(crate) use layers::is_ids;
-pub(crate) use own::OwnIds;
-pub(crate) use piece::Piece;
+pub(crate) use layers::ids_of;

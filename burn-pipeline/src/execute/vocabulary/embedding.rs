@@ -5,15 +5,15 @@ use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
 use crate::payload::{AnyTensor, Boundary, Payload};
-use crate::stage::{Gradients, StageError};
-use crate::vocabulary::{OwnIds, look_up, weight_gradient};
+use crate::tensor_parallel::OwnIds;
+use crate::vocabulary::{look_up, weight_gradient};
 use burn::tensor::{Int, Shape, Tensor};
 use burn_pipeline_plan::plan::{MicrobatchTask, Op};
 
 impl Executor {
     /// Returns true if the embedding is vocabulary parallel.
     pub(in crate::execute) fn has_parallel_embedding(&self) -> bool {
-        self.groups.vocabulary.embedding().is_some()
+        self.groups.vocabulary.embedding.is_some()
     }
 
     /// The ids of a microbatch, from the batch's input, and their shape.
@@ -34,24 +34,22 @@ impl Executor {
         state: &mut RunState<'_>,
         task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let Some(embedding) = self.groups.vocabulary.embedding() else { return Ok(()) };
+        let Some(embedding) = self.groups.vocabulary.embedding else { return Ok(()) };
         let (ids, shape) = self.input_ids(state, task)?;
-        let group = self.groups.vocabulary.group().clone();
+        let group = self.groups.vocabulary.group.clone();
         let (given, mut words) = (ids.clone(), 0);
         let vectors = self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.computed())?;
             words = group.whole_shape(id, weight.shape())[0];
             let width = weight.dims()[1];
-            let vectors = look_up(weight, &OwnIds::of(&group, words, ids));
+            let vectors = look_up(weight, &OwnIds::of(&group, group.part(words), ids));
             let dims: Vec<usize> = shape.to_vec().into_iter().chain([width]).collect();
             Ok(AnyTensor::new(vectors).reshape(Shape::from(dims)))
         });
         let vectors = vectors.map_err(|error| id_named(error, task, &given, words))?;
         self.synchronize(task)?;
         self.refuse_unwritten(task, std::iter::once(&vectors))?;
-        let mut given = Payload::default();
-        given.push_tensor(vectors);
-        state.vocabulary.give(task.with(task.stage(), Op::ReduceEmbedding), given);
+        state.vocabulary.give(task.with(task.stage(), Op::ReduceEmbedding), vectors.into_payload());
         Ok(())
     }
 
@@ -64,9 +62,7 @@ impl Executor {
         let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceEmbedding))?;
         self.caught(task.stage(), task, |_| {
             let vectors = given.iter().map(one_float).collect::<Result<Vec<_>, _>>()?;
-            let mut input = Payload::default();
-            vectors.into_iter().reduce(AnyTensor::plus).into_iter().for_each(|sum| input.push_tensor(sum));
-            Ok(input)
+            Ok(vectors.into_iter().reduce(AnyTensor::plus).map(AnyTensor::into_payload).unwrap_or_default())
         })
     }
 
@@ -76,15 +72,14 @@ impl Executor {
         state: &mut RunState<'_>,
         task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
-        let Some(embedding) = self.groups.vocabulary.embedding() else { return Ok(()) };
+        let Some(embedding) = self.groups.vocabulary.embedding else { return Ok(()) };
         let (index, (ids, _)) = (state.index(task), self.input_ids(state, task)?);
         let collective = task.with(task.stage(), Op::BroadcastGradient);
         let holder = state.plan().placement().rank_of(task.stage());
         let gradients = self.take_given(state, task, collective, holder)?;
         state.close(collective.into());
-        let gradients = Gradients::from_payload(gradients).map_err(StageError::Input);
-        let gradients = gradients.map_err(|source| self.stage_error(task, source))?;
-        let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
+        let gradients = self.as_gradients(task, gradients)?;
+        let (group, tied) = (self.groups.vocabulary.group.clone(), self.groups.vocabulary.is_tied());
         self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.computed())?;
             if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
@@ -93,7 +88,8 @@ impl Executor {
             // There is no gradient if the stage did not use its input. The microbatch counts all the same: ordered sums
             // wait for it.
             let of_vectors = gradients.into_iter().flatten().next().map(|gradient| {
-                let own = OwnIds::of(&group, group.whole_shape(id, weight.shape())[0], ids);
+                let words = group.whole_shape(id, weight.shape())[0];
+                let own = OwnIds::of(&group, group.part(words), ids);
                 let matrix = Shape::new(as_matrix(&gradient.shape()));
                 let gradient = Tensor::<2>::from_dispatch(gradient.reshape(matrix).into_dispatch());
                 (id, AnyTensor::new(weight_gradient(&weight, &own, gradient)))

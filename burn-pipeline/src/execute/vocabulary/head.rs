@@ -8,29 +8,15 @@ use crate::execute::run_state::RunState;
 use crate::link::Link;
 use crate::payload::{AnyTensor, Payload};
 use crate::stage::{Gradients, LossPart, Reduction, StageError};
-use crate::vocabulary::{InputParts, OwnIds, input_gradient, join, score};
+use crate::tensor_parallel::OwnIds;
+use crate::vocabulary::{InputParts, input_gradient, join, score};
 use burn::tensor::{Int, Shape, Tensor};
 use burn_pipeline_plan::plan::{MicrobatchTask, Op, StageId};
 
 impl Executor {
     /// Returns true if the head is vocabulary parallel.
     pub(in crate::execute) fn has_parallel_head(&self) -> bool {
-        self.groups.vocabulary.head().is_some()
-    }
-
-    /// Refuses optimizers that cannot step pieces of parameters.
-    pub(crate) fn check_pieces(&self) -> Result<(), ExecuteError> {
-        let (rank, vocabulary) = (self.rank(), &self.groups.vocabulary);
-        if vocabulary.group().size() < 2 {
-            return Ok(());
-        }
-        for (&stage, held) in self.stages.iter().filter(|(stage, _)| vocabulary.holds(**stage)) {
-            let steps = held.steps_by_element();
-            if !steps.map_err(|error| ExecuteError::Device { rank, message: error.to_string() })? {
-                return Err(ExecuteError::NotByElement { rank, stage });
-            }
-        }
-        Ok(())
+        self.groups.vocabulary.head.is_some()
     }
 
     /// Stores the last stage's output for a vocabulary-parallel head. Returns true if it is also a requested
@@ -59,7 +45,7 @@ impl Executor {
     ) -> Result<(), ExecuteError> {
         let index = state.index(task);
         let target = state.run.batch.target(index).map_err(|source| self.batch_error(source))?;
-        let (Some(target), Some(head)) = (target, self.groups.vocabulary.head()) else { return Ok(()) };
+        let (Some(target), Some(head)) = (target, self.groups.vocabulary.head) else { return Ok(()) };
         let target = self.link.to_device(target);
         state.note(task, "target", None, &target);
         let collective = task.with(task.stage(), Op::BroadcastHidden);
@@ -69,13 +55,14 @@ impl Executor {
         let hidden = one_float(&hidden).map_err(|source| self.stage_error(task, source))?;
         let (shape, ids) = (hidden.shape(), ids(&target).map_err(|source| self.stage_error(task, source))?);
         one_id_a_row(&ids, &shape).map_err(|source| self.stage_error(task, source))?;
-        let (group, tied) = (self.groups.vocabulary.group().clone(), self.groups.vocabulary.is_tied());
+        let (group, tied) = (self.groups.vocabulary.group.clone(), self.groups.vocabulary.is_tied());
         let (dtype, trained) = (hidden.dtype(), state.run.trains().then(|| factor(state, index, as_matrix(&shape)[0])));
         let (wanted, mut words) = (ids.clone(), 0);
         let scored = self.caught(head, task, |held| {
             let (id, weight) = piece(held.computed())?;
             words = group.whole_shape(id, weight.shape())[usize::from(!tied)];
-            let (own, weight) = (OwnIds::of(&group, words, ids), if tied { weight.transpose() } else { weight });
+            let own = OwnIds::of(&group, group.part(words), ids);
+            let weight = if tied { weight.transpose() } else { weight };
             takes_width(&weight, &shape)?;
             let hidden = Tensor::<2>::from_dispatch(hidden.reshape(Shape::new(as_matrix(&shape))).into_dispatch());
             Ok(score(weight, hidden, own, trained))
@@ -101,7 +88,7 @@ impl Executor {
     /// loss and the gradient of its output.
     fn join_head(&mut self, state: &mut RunState<'_>, task: MicrobatchTask) -> Result<(), ExecuteError> {
         let (microbatch, index, own) = (task.microbatch(), state.index(task), self.grid().pipeline_rank());
-        let Some(head) = self.groups.vocabulary.head().filter(|_| state.vocabulary.joined.insert(microbatch)) else {
+        let Some(head) = self.groups.vocabulary.head.filter(|_| state.vocabulary.joined.insert(microbatch)) else {
             return Ok(());
         };
         let given = self.take_all(state, task, task.with(task.stage(), Op::ReduceHead))?;
@@ -156,7 +143,7 @@ impl Executor {
         self.join_head(state, task)?;
         let (index, vocabulary) = (state.index(task), &mut state.vocabulary);
         let (kept, share) = (vocabulary.kept.remove(&task.microbatch()), vocabulary.shares.remove(&task.microbatch()));
-        let Some((head, (kept, share))) = self.groups.vocabulary.head().zip(kept.zip(share)) else {
+        let Some((head, (kept, share))) = self.groups.vocabulary.head.zip(kept.zip(share)) else {
             return Err(self.no_input(task.into()));
         };
         let tied = self.groups.vocabulary.is_tied();

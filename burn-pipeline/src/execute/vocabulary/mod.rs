@@ -12,8 +12,8 @@
 //!    the awaited one were sent earlier, and stay in the inbox. This adds no wait to those that `check` has proved.
 //! 4. Without a target (an evaluation for outputs alone) the head and its collectives do nothing.
 //!
-//! Reading order: [`vocabulary_state`](super::vocabulary_state) (what a row holds), [`collectives`], [`head`] (`S` and
-//! `T`), [`embedding`] (`IF` and `IB`), [`read`] (reading tensors from payloads).
+//! Reading order: [`VocabularyState`](super::run_state::VocabularyState) (what a row holds), [`collectives`], [`head`]
+//! (`S` and `T`), [`embedding`] (`IF` and `IB`), [`read`] (reading tensors from payloads).
 
 mod collectives;
 mod embedding;

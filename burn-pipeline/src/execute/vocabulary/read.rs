@@ -3,7 +3,7 @@
 use crate::execute::error::ExecuteError;
 use crate::payload::{AnyTensor, Payload, PayloadSpec};
 use crate::stage::StageError;
-use crate::vocabulary::is_ids;
+use crate::vocabulary::ids_of;
 use burn::module::ParamId;
 use burn::tensor::{Int, Shape, Tensor};
 use burn_pipeline_plan::plan::MicrobatchTask;
@@ -64,11 +64,7 @@ pub(super) fn id_named(error: ExecuteError, task: MicrobatchTask, ids: &Tensor<1
 
 /// Reads the ids of a payload, flattened.
 pub(super) fn ids(payload: &Payload) -> Result<Tensor<1, Int>, StageError> {
-    is_ids(payload.clone()).map_err(StageError::Input)?;
-    let ids = payload.tensors().next().cloned();
-    let flat = ids.map(|ids| {
-        let elements = ids.shape().num_elements();
-        Tensor::<1, Int>::from_dispatch(ids.reshape(Shape::new([elements])).into_dispatch())
-    });
-    flat.ok_or_else(|| StageError::Unsupported("there are no ids".to_owned()))
+    let ids = ids_of(payload).map_err(StageError::Input)?;
+    let elements = ids.shape().num_elements();
+    Ok(Tensor::from_dispatch(ids.clone().reshape(Shape::new([elements])).into_dispatch()))
 }

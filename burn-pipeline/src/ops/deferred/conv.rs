@@ -1,10 +1,14 @@
 //! Burn's convolutions of one and two dimensions, with deferred weight and bias gradients.
+//!
+//! Burn keeps private how its layers compute the padding, so this file does it again. Pairs are (start, end) for each
+//! dimension. `Same` keeps `ceil(size / stride)` outputs; if the padding is odd, the larger half goes to the end, as in
+//! ONNX's `SAME_UPPER`.
 
-use super::padding::{padding_1d, padding_2d};
 use super::{DeferredForward, DeferredOp, deferred, defers, operands};
 use burn::backend::ops::ModuleOps;
 use burn::backend::{Dispatch, DispatchTensor};
 use burn::nn::conv::{Conv1d, Conv2d};
+use burn::nn::{PaddingConfig1d, PaddingConfig2d};
 use burn::tensor::Tensor;
 use burn::tensor::ops::ConvOptions;
 
@@ -76,4 +80,33 @@ impl DeferredForward<Tensor<4>> for Conv2d {
         let options = ConvOptions::new_with_padding(self.stride, padding, self.dilation, self.groups);
         Tensor::from_dispatch(deferred(Conv2dOp(options), operands(input, &self.weight, self.bias.as_ref())))
     }
+}
+
+/// The padding of a convolution over one dimension.
+fn padding_1d(padding: &PaddingConfig1d, length: usize, kernel: usize, stride: usize) -> [(usize, usize); 1] {
+    [match padding {
+        PaddingConfig1d::Valid => (0, 0),
+        PaddingConfig1d::Same => same(length, kernel, stride),
+        PaddingConfig1d::Explicit(left, right) => (*left, *right),
+    }]
+}
+
+/// The padding of a convolution over height and width.
+fn padding_2d(
+    padding: &PaddingConfig2d,
+    size: [usize; 2],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+) -> [(usize, usize); 2] {
+    match padding {
+        PaddingConfig2d::Valid => [(0, 0); 2],
+        PaddingConfig2d::Same => [0, 1].map(|d| same(size[d], kernel[d], stride[d])),
+        PaddingConfig2d::Explicit(top, left, bottom, right) => [(*top, *bottom), (*left, *right)],
+    }
+}
+
+fn same(size: usize, kernel: usize, stride: usize) -> (usize, usize) {
+    let reach = (size.div_ceil(stride).max(1) - 1) * stride + kernel;
+    let total = if size == 0 { 0 } else { reach.saturating_sub(size) };
+    (total / 2, total - total / 2)
 }

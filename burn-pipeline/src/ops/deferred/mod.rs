@@ -54,7 +54,6 @@ mod conv;
 mod embedding;
 mod experts;
 mod linear;
-mod padding;
 mod queue;
 pub(super) mod record;
 

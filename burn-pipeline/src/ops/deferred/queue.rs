@@ -5,7 +5,7 @@
 
 use crate::scoped::scoped;
 use burn::backend::autodiff::grads::Gradients;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ impl Deferral {
 
     /// The number of operations whose weight gradients are deferred: 0 before the backward and after [`Deferral::run`].
     pub fn waiting(&self) -> usize {
-        self.lock().tasks.len()
+        self.0.lock().tasks.len()
     }
 
     /// Computes the weight gradients and adds them to those of the backward that left them.
@@ -76,7 +76,7 @@ impl Deferral {
     /// # Errors
     /// Returns [`DeferredError`] if an operation gave a gradient that does not fit its operand, now or in backward.
     pub fn run(&self, gradients: &mut Gradients) -> Result<(), Box<DeferredError>> {
-        let tasks = std::mem::take(&mut self.lock().tasks);
+        let tasks = std::mem::take(&mut self.0.lock().tasks);
         tasks.into_iter().for_each(|task| task(gradients));
         self.check()
     }
@@ -86,20 +86,16 @@ impl Deferral {
     /// # Errors
     /// Returns the first [`DeferredError`].
     pub fn check(&self) -> Result<(), Box<DeferredError>> {
-        self.lock().error.take().map_or(Ok(()), Err)
+        self.0.lock().error.take().map_or(Ok(()), Err)
     }
 
     /// Leaves a task for [`Deferral::run`].
     pub(super) fn push(&self, task: impl FnOnce(&mut Gradients) + Send + 'static) {
-        self.lock().tasks.push(Box::new(task));
+        self.0.lock().tasks.push(Box::new(task));
     }
 
     /// Records the first error; a step of a backward cannot return one.
     pub(super) fn fail(&self, error: DeferredError) {
-        self.lock().error.get_or_insert_with(|| Box::new(error));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock()
+        self.0.lock().error.get_or_insert_with(|| Box::new(error));
     }
 }

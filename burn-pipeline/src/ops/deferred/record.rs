@@ -17,9 +17,18 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchKindConversion,
-    DispatchTensor, TensorMetadata,
+    DispatchTensor, ExtensionType, TensorMetadata,
 };
 use std::sync::Arc;
+
+/// The operands of an operation: the graph has operations of up to four.
+#[derive(ExtensionType)]
+pub(crate) enum Operands<B: Backend> {
+    One(FloatTensor<B>),
+    Two(FloatTensor<B>, FloatTensor<B>),
+    Three(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
+    Four(FloatTensor<B>, FloatTensor<B>, FloatTensor<B>, FloatTensor<B>),
+}
 
 /// An operation that is being recorded in the graph.
 #[derive(Debug, Clone)]
@@ -63,13 +72,14 @@ pub(super) fn record(call: DeferredCall, operands: Vec<DispatchTensor>) -> Dispa
     let output = call.op.forward(&plain);
     drop(plain);
     let mut operands = operands.into_iter();
-    match [operands.next(), operands.next(), operands.next(), operands.next()] {
-        [Some(a), Some(b), Some(c), Some(d)] => Dispatch::defer_four(output, a, b, c, d, call),
-        [Some(a), Some(b), Some(c), None] => Dispatch::defer_three(output, a, b, c, call),
-        [Some(a), Some(b), None, None] => Dispatch::defer_two(output, a, b, call),
-        [Some(a), None, ..] => Dispatch::defer_one(output, a, call),
-        _ => output,
-    }
+    let operands = match [operands.next(), operands.next(), operands.next(), operands.next()] {
+        [Some(a), Some(b), Some(c), Some(d)] => Operands::Four(a, b, c, d),
+        [Some(a), Some(b), Some(c), None] => Operands::Three(a, b, c),
+        [Some(a), Some(b), None, None] => Operands::Two(a, b),
+        [Some(a), None, ..] => Operands::One(a),
+        _ => return output,
+    };
+    Dispatch::defer(output, operands, call)
 }
 
 pub(super) fn without_autodiff(tensor: DispatchTensor) -> DispatchTensor {

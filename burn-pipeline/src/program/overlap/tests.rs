@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use super::{Kind, UNDER_WAY, overlapped};
+use crate::payload::AnyTensor;
 use crate::program::{
-    CapturedOp, CustomOps, Edges, Phase, Program, Recording, Replay, StagePrograms, Sums, interpreter, on_device,
+    CapturedOp, CustomOps, Edges, Phase, Program, Recording, Replay, StagePrograms, Sums, interpreter,
 };
 use burn::backend::ir::{
     BinaryOpIr, CustomOpIr, FloatOperationIr, MatmulOpIr, NumericOperationIr, OperationIr, RandomOpIr, ScalarIr,
@@ -259,7 +260,7 @@ fn recorded(forward: &[Step], backward: &[Step]) -> (Recording, Log) {
 
 fn value(seed: usize) -> DispatchTensor {
     let values = (0..9).map(|at| ((at * 7 + seed * 5) % 9) as f32 / 4.0 - 1.0).collect::<Vec<f32>>();
-    on_device(TensorData::new(values, [3, 3]), &Device::flex())
+    AnyTensor::from_data_exact(TensorData::new(values, [3, 3]), &Device::flex()).into_dispatch()
 }
 
 fn fed(recording: &Recording) -> Vec<(TensorId, DispatchTensor)> {
@@ -289,10 +290,10 @@ fn plain(recording: &Recording) -> Vec<Vec<u32>> {
 }
 
 fn run(program: &Program, replay: &mut dyn Replay, fed: &[(TensorId, DispatchTensor)]) -> Vec<Vec<u32>> {
-    let read = fed.iter().filter(|(id, _)| program.feeds().iter().any(|feed| feed.id == *id));
+    let read = fed.iter().filter(|(id, _)| program.feeds.iter().any(|feed| feed.id == *id));
     read.for_each(|(id, value)| replay.feed(*id, value.clone()).unwrap());
     program.run(0..program.pieces(), replay, &mut Sums::new()).unwrap();
-    program.takes().iter().map(|tensor| bits(replay.take(tensor))).collect()
+    program.takes.iter().map(|tensor| bits(replay.take(tensor))).collect()
 }
 
 /// The same from a stage's programs, run in this order.

@@ -83,7 +83,8 @@ impl Eager {
         let specs = held.outputs.iter().map(|output| output.as_ref().map(|(shape, dtype)| (shape, *dtype)));
         check_gradients(&call.seeds, specs)?;
         let given = call.seeds.into_iter().zip(&held.outputs).filter(|(_, output)| output.is_some());
-        let given = given.map(|(seed, _)| seed.map(|seed| OutputGradient::new(seed.into_dispatch()))).collect();
+        let gradient = |seed: AnyTensor| OutputGradient { gradient: seed.into_dispatch(), likely_unused: false };
+        let given = given.map(|(seed, _)| seed.map(gradient)).collect();
         let deferral = held.deferral;
         let Some(root) = held.nodes.and_then(|nodes| nodes.seed(given)) else {
             return Ok((held.leaves.iter().map(|_| None).collect(), HeldBackward { gradients: None, deferral }));

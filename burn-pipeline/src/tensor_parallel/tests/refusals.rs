@@ -1,12 +1,11 @@
 //! Members in different collectives, a member that does not come, and orders in a cycle are refused by name.
 
-use super::{members, values};
-use crate::link::{Link, LinkError, SharedLink, Threads};
+use super::{caught, members, values};
+use crate::link::{LinkError, SharedLink, Threads};
 use crate::tensor_parallel::{Holders, TensorGroup};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline_plan::plan::{Among, CheckOptions, Collective, CollectiveError, Collectives, Plan, StageId};
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 #[test]
@@ -105,26 +104,14 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
             let members = TensorGroup::new(member, [2 * replica, 2 * replica + 1], link.stage_end(), timeout);
             let replicas = TensorGroup::new(replica, [member, member + 2], link.stage_end(), timeout);
             let replicas = replicas.of_replicas();
-            replicas.cuts.0.lock().insert(ParamId::new(), CutAlong { axis: 0, whole: 2 });
+            replicas.cuts.lock().insert(ParamId::new(), CutAlong { axis: 0, whole: 2 });
             let forward = order[rank].map(|(among, what)| Collective { among, what: what.to_owned() });
             let own = Collectives { forward: forward.to_vec(), ..Collectives::default() };
-            let compared = || Holders::new(&members, &replicas).compare(&plan, StageId::new(0), Some(own));
-            let ran = catch_unwind(AssertUnwindSafe(compared));
-            ran.map_err(|panic| {
-                let error = *panic.downcast::<LinkError>().unwrap();
-                link.abort(error.to_string());
-                error
-            })
+            caught(&mut link, || Holders::new(&members, &replicas).compare(&plan, StageId::new(0), Some(own)))
         };
         let got: Vec<Result<(), LinkError>> = std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..4)
-                .map(|rank| {
-                    scope.spawn({
-                        let run = &run;
-                        move || run(rank)
-                    })
-                })
-                .collect();
+            let run = &run;
+            let ranks: Vec<_> = (0..4).map(|rank| scope.spawn(move || run(rank))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         assert_eq!(got.iter().all(Result::is_err), cycle, "{got:?}");

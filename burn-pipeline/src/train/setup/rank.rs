@@ -106,7 +106,7 @@ impl Blueprint {
             input_gradients: builder.input_gradients,
         };
         let settings = Settings { outputs, ..builder.settings };
-        let executor = Executor::new(link, stages, device, options).among(grid, groups);
+        let executor = Executor::new(link, stages, device, options, grid, groups);
         let rank = Rank::start(executor, self.placement().clone(), settings, &builder.shared, builder.sharded)?;
         let shared = rank.sharing().reports.clone();
         Ok((rank, (facts, shared)))
@@ -214,7 +214,7 @@ impl Blueprint {
             link.set_activity(Activity::Building(stage));
             let held = self.piece(rank, layers, piece, device, &groups.vocabulary)?;
             let facts = StageFacts::of_piece(piece, stage, held.as_ref());
-            made.add(rank, device, facts, held, groups.vocabulary.group())?;
+            made.add(rank, device, facts, held, &groups.vocabulary.group)?;
         }
         Ok(made)
     }

@@ -26,7 +26,7 @@ impl Sharing {
         declared: &[SharedParameter],
     ) -> Result<Self, ExecuteError> {
         let rank = executor.rank();
-        let (mut rows, members) = (Vec::new(), executor.members().clone());
+        let (mut rows, members) = (Vec::new(), executor.groups().members.clone());
         for (&stage, held) in executor.stages().iter() {
             let parameters = held.named_parameters().into_iter();
             rows.extend(parameters.map(|parameter| HeldParameter::new(stage, parameter, &members)));

@@ -62,7 +62,7 @@ impl Rank {
         self.executor.link().set_activity(Activity::Idle);
         self.statistics = None;
         if self.settings.validate == Validate::FirstStep {
-            *self.executor.spec_check_mut() = SpecCheck::Off;
+            self.executor.spec_check = SpecCheck::Off;
         }
         let contract = std::mem::replace(&mut self.contract, Contract::new(self.settings.reduction));
         let (loss, scale) = (contract.loss(), contract.scale());

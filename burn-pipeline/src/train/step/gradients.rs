@@ -99,7 +99,7 @@ impl Rank {
     }
 
     fn whole_gradients(&mut self) -> Result<Vec<Row>, String> {
-        let members = self.executor.members().clone();
+        let members = self.executor.groups().members.clone();
         let mut rows = Vec::new();
         for (stage, held) in self.executor.stages().iter_mut() {
             let mut seen = HashSet::new();

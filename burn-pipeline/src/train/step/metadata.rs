@@ -63,7 +63,7 @@ impl Rank {
             }
         };
         self.executor.link().set_activity(Activity::Idle);
-        *self.executor.spec_check_mut() = match self.settings.validate {
+        self.executor.spec_check = match self.settings.validate {
             Validate::Off => SpecCheck::Off,
             Validate::FirstStep | Validate::EveryMicrobatch => SpecCheck::Compare(metadata.clone()),
         };
@@ -85,7 +85,7 @@ impl Rank {
             kept.push((weights, std::mem::replace(held.gradients(), store)));
         }
         let record = SpecCheck::Record(Metadata::default());
-        let before = std::mem::replace(executor.spec_check_mut(), record);
+        let before = std::mem::replace(&mut executor.spec_check, record);
         let ran = zeros.iter().try_for_each(|batch| {
             executor.stages().values_mut().for_each(|held| held.gradients().begin(Some(0)));
             let seeding = Seeding { reduction, reference_samples: batch.size(0), factor: 1.0 };
@@ -100,7 +100,7 @@ impl Rank {
             held.set_weights(weights);
             *held.gradients() = store;
         }
-        let recorded = std::mem::replace(executor.spec_check_mut(), before);
+        let recorded = std::mem::replace(&mut executor.spec_check, before);
         ran?;
         match recorded {
             SpecCheck::Record(found) => Ok(found),

@@ -157,7 +157,6 @@ impl Rank {
     ) -> Result<Sharing, ExecuteError> {
         let rank = executor.rank();
         caught(rank, || "giving all ranks of a group equal weights".to_owned(), || executor.equalize_members())?;
-        executor.check_pieces()?;
         equalize_copies(executor, placement)?;
         let sharing = Sharing::agree(executor, placement, shared)?;
         sharing.copy_first(executor)?;

@@ -16,7 +16,7 @@ impl Captured {
         let runs: Option<Vec<&MicrobatchRun>> =
             microbatches.iter().map(|microbatch| self.halfway.get(microbatch)).collect();
         let Some((first, rest)) = runs.as_deref().and_then(<[_]>::split_first) else { return false };
-        let products = &first.stage.programs.merged_weight().products;
+        let products = &first.stage.programs.merged.products;
         runs.iter().flatten().all(|run| run.is_whole())
             && rest.iter().all(|run| Arc::ptr_eq(&run.stage, &first.stage))
             && products.iter().any(|product| product.is_worth(microbatches.len()))
@@ -35,7 +35,7 @@ impl Captured {
             let mut run = self.halfway.remove(&microbatch).ok_or(StageError::NotHeld)?;
             run.load(Phase::Input, || Parameters::of(module))?;
             let stage = run.stage.clone();
-            let merged = stage.programs.merged_weight();
+            let merged = &stage.programs.merged;
             let mut given = run.run(&merged.program)?.into_iter();
             operands.resize_with(merged.products.len(), Vec::new);
             operands.iter_mut().for_each(|pairs| pairs.extend(given.next().zip(given.next())));
@@ -44,7 +44,7 @@ impl Captured {
             alike = Some(stage.clone());
         }
         let Some(stage) = alike else { return Ok(()) };
-        let products = stage.programs.merged_weight().products.iter().zip(operands);
+        let products = stage.programs.merged.products.iter().zip(operands);
         let gradient = |(product, operands): (&Product, _)| {
             let sum = store.as_sum(AnyTensor::from_dispatch(product.over(operands)?), product.dtype());
             Some((stage.weight(product.gradient), sum))

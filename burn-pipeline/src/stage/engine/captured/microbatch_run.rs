@@ -56,7 +56,7 @@ impl MicrobatchRun {
             run.feed(edge, tensor)?;
         }
         for (id, constant) in &stage.constants {
-            if let Some(fed) = program.feeds().iter().find(|fed| fed.id == *id) {
+            if let Some(fed) = program.feeds.iter().find(|fed| fed.id == *id) {
                 run.feed(fed, constant.tensor.clone())?;
             }
         }
@@ -76,7 +76,7 @@ impl MicrobatchRun {
     pub(super) fn unload(&mut self, after: Phase) {
         if !std::mem::replace(&mut self.unloaded, true) {
             let programs = self.stage.programs.clone();
-            programs.program(after).borrowed().iter().for_each(|tensor| drop(self.replay.take(tensor)));
+            programs.program(after).borrowed.iter().for_each(|tensor| drop(self.replay.take(tensor)));
         }
     }
 
@@ -88,7 +88,7 @@ impl MicrobatchRun {
         let programs = self.stage.programs.clone();
         let mut fed = HashSet::new();
         for (edge, value) in programs.edges.parameters.iter().zip(parameters().values) {
-            if programs.program(after).borrowed().iter().any(|borrowed| borrowed.id == edge.id) && fed.insert(edge.id) {
+            if programs.program(after).borrowed.iter().any(|borrowed| borrowed.id == edge.id) && fed.insert(edge.id) {
                 self.feed(edge, value)?;
             }
         }
@@ -102,7 +102,7 @@ impl MicrobatchRun {
 
     /// Takes a program's results out, once all its pieces have run.
     pub(super) fn results(&mut self, program: &Program) -> Vec<DispatchTensor> {
-        program.takes().iter().map(|tensor| self.replay.take(tensor)).collect()
+        program.takes.iter().map(|tensor| self.replay.take(tensor)).collect()
     }
 
     pub(super) fn run(&mut self, program: &Program) -> Result<Vec<DispatchTensor>, StageError> {

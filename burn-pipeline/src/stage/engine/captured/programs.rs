@@ -5,7 +5,8 @@
 //! they run.
 
 use super::replayable::{Constant, Replayable};
-use crate::program::{Bf16, StagePrograms, on_device};
+use crate::payload::AnyTensor;
+use crate::program::{Bf16, StagePrograms};
 use crate::stage::engine::recording::{Recorded, Signature};
 use crate::stage::options::StageOptions;
 use burn::backend::ir::TensorId;
@@ -118,7 +119,7 @@ impl Programs {
         if let Some(known) = self.constants.iter().filter_map(Weak::upgrade).find(|known| known.data == *data) {
             return known;
         }
-        let tensor = on_device(TensorData::clone(data), device);
+        let tensor = AnyTensor::from_data_exact(TensorData::clone(data), device).into_dispatch();
         let made = Arc::new(Constant { data: data.clone(), tensor });
         self.constants.push(Arc::downgrade(&made));
         made

@@ -23,7 +23,7 @@ const DRAWS: &str = "its forward draws random numbers, so its activations cannot
 /// Says how many kinds of operations of groups and backend extensions are replayed whole.
 fn extensions(programs: &[Arc<StagePrograms>]) -> String {
     let names: BTreeSet<&str> = programs.iter().flat_map(|programs| programs.custom_operations()).collect();
-    let exchanges = programs.iter().any(|programs| programs.exchanges());
+    let exchanges = programs.iter().any(|programs| programs.custom.exchanges());
     match names.len() {
         0 => String::new(),
         count if exchanges => format!(", {count} kinds of operations of its groups and of backend extensions included"),
@@ -218,7 +218,7 @@ impl EngineState for Captured {
 
     fn pins_weights(&self) -> bool {
         let begun = self.forward.is_some() || self.backward.is_some();
-        begun || self.eager.held() > 0 || self.held_after().any(Program::holds_views)
+        begun || self.eager.held() > 0 || self.held_after().any(|program| program.holds_views)
     }
 
     fn unload_weights(&mut self) {

@@ -159,7 +159,8 @@ fn trace_backward(
         let float = output.kind() == TensorKind::Float;
         let seed = float.then(|| placeholder(&output.shape(), output.dtype(), device));
         edges.seeds.push(seed.as_ref().map(edge).transpose()?);
-        given.extend(seed.map(|seed| Some(OutputGradient::new(seed).likely_unused(unused.contains(&place)))));
+        let likely_unused = unused.contains(&place);
+        given.extend(seed.map(|gradient| Some(OutputGradient { gradient, likely_unused })));
     }
     drop(outputs);
     let Some(root) = nodes.seed(given) else { return Ok(()) };
