@@ -156,10 +156,7 @@ impl Link for Delayed {
         // The wait for a slow rank was extended. Its message has the time of a wait to become due.
         let extended = deadline > since && Instant::now() > deadline;
         let deadline = if extended { Instant::now() + (deadline - since) } else { deadline };
-        if arrived.header != header {
-            let (expected, got) = (header.to_string(), arrived.header.to_string());
-            return Err(LinkError::Order { rank: self.link.rank(), peer: from, expected, got });
-        }
+        LinkError::check_order(self.link.rank(), from, header, arrived.header)?;
         loop {
             let Ok(left) = arrived.due.duration_since(SystemTime::now()) else { return Ok(arrived.payload) };
             if left.is_zero() {

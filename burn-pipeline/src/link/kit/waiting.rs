@@ -138,11 +138,7 @@ impl Mailbox {
     /// # Errors
     /// Returns [`LinkError::Order`].
     pub fn check_order(&self, from: usize, expected: Header, got: Header) -> Result<(), LinkError> {
-        if expected == got {
-            return Ok(());
-        }
-        let (expected, got) = (expected.to_string(), got.to_string());
-        Err(LinkError::Order { rank: self.rank, peer: from, expected, got })
+        LinkError::check_order(self.rank, from, expected, got)
     }
 
     /// Waits for the bytes of all ranks in a gather. This rank's bytes are `own`, and were already sent to all
