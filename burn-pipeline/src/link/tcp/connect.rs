@@ -27,7 +27,7 @@ use crate::link::kit::envelope::printable;
 use crate::link::link_trait::Link;
 use crate::link::moving_deadline::LONGEST_TIMEOUT;
 use crate::link::rendezvous::{Admission, Rendezvous};
-use std::io::{Error, ErrorKind};
+use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -61,8 +61,8 @@ impl Mesh {
     pub fn connect_over(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
         let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
         let rank = link.rank();
-        let (listener, port) = listen_anywhere().map_err(broken(rank))?;
-        let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(deadline), port);
+        let (listener, port) = listen_anywhere().map_err(TcpError::broken(rank))?;
+        let own = (nonce().map_err(TcpError::broken(rank))?, host_name(), own_hosts(deadline), port);
         let rows = gather(link, &own, deadline);
         let rows: Vec<(Nonce, String, Vec<String>, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
         // All ranks use rank 0's bytes.
@@ -91,7 +91,7 @@ pub(super) struct JoinedRank {
 fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpError> {
     let Rendezvous { ranks, ref address, ref admission, .. } = *rendezvous;
     let listeners = listen_at(address, admission, deadline)?;
-    let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission), deadline).map_err(thread)?;
+    let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission), deadline).map_err(TcpError::thread)?;
     let mut joined: Vec<Option<JoinedRank>> = (0..ranks).map(|_| None).collect();
     while !all_are_there(&mut joined) {
         let Some((stream, from, hello)) = acceptor.next() else {
@@ -113,16 +113,16 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
         }
     }
     let joined: Vec<JoinedRank> = joined.into_iter().flatten().collect();
-    let job = nonce().map_err(broken(0))?;
+    let job = nonce().map_err(TcpError::broken(0))?;
     let mut tables = Vec::new();
     for (rank, receiver) in (1..).zip(&joined) {
-        let reached = receiver.stream.local_addr().map_err(broken(rank))?.ip();
+        let reached = receiver.stream.local_addr().map_err(TcpError::broken(rank))?.ip();
         let address = |rank: &JoinedRank| (for_rank(rank.from, reached).to_string(), rank.port);
         tables.push(joined.iter().map(address).collect::<Vec<Address>>());
     }
     let mut connections = vec![None];
     for (rank, (member, table)) in (1..).zip(joined.into_iter().zip(tables)) {
-        write(&member.stream, &Welcome::Ok((job, table)), deadline + GRACE).map_err(broken(rank))?;
+        write(&member.stream, &Welcome::Ok((job, table)), deadline + GRACE).map_err(TcpError::broken(rank))?;
         connections.push(Some(member.stream));
     }
     Ok(connections)
@@ -170,7 +170,7 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
         let (listener, port) = listen_beside(stream, address, admission)?;
         Ok((Hello { rank, ranks, port }, listener))
     })?;
-    let welcome: Welcome = read(&stream, deadline).map_err(broken(0))?;
+    let welcome: Welcome = read(&stream, deadline).map_err(TcpError::broken(0))?;
     let (job, addresses) = table(welcome, ranks)?;
     // The addresses begin with rank 1's: the connection to rank 0 exists.
     let all = AddressTable { rank, first: 1, addresses: &addresses, key: key.of_job(&job), admission };
@@ -183,7 +183,7 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
 pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Address>>), TcpError> {
     let (job, addresses) = welcome.map_err(|reason| TcpError::Refused(printable(&reason)))?;
     if addresses.len() + 1 != ranks {
-        return Err(broken(0)(ErrorKind::InvalidData.into()));
+        return Err(TcpError::broken(0)(ErrorKind::InvalidData.into()));
     }
     Ok((job, addresses.into_iter().map(|address| vec![address]).collect()))
 }
@@ -203,14 +203,15 @@ impl AddressTable<'_> {
     fn connect(&self, listener: TcpListener, deadline: Instant) -> Result<Connections, TcpError> {
         let Self { rank, first, addresses, ref key, admission } = *self;
         let at = (host_name(), listener.local_addr().map_or(0, |address| address.port()));
-        let mut acceptor = Acceptor::<Introduction>::start(vec![listener], key.clone(), deadline).map_err(thread)?;
+        let mut acceptor =
+            Acceptor::<Introduction>::start(vec![listener], key.clone(), deadline).map_err(TcpError::thread)?;
         let mut connections: Connections = addresses.iter().map(|_| None).collect();
         // All at once: an address that does not answer costs each rank some seconds.
         let dialled = std::thread::scope(|scope| {
             let dials = (first..rank).zip(addresses).map(|(peer, at)| {
                 let dial = Dial { peer, at, key, admission, deadline };
                 let call = move || dial.connect(|_| Ok((Introduction { rank }, ())));
-                std::thread::Builder::new().spawn_scoped(scope, call).map_err(thread)
+                std::thread::Builder::new().spawn_scoped(scope, call).map_err(TcpError::thread)
             });
             let dials: Vec<_> = dials.collect();
             dials.into_iter().map(|dial| dial.map(|dial| dial.join())).collect::<Vec<_>>()
@@ -240,17 +241,9 @@ fn settle(connections: Connections) -> Result<Connections, TcpError> {
     for (rank, stream) in connections.iter().enumerate() {
         let Some(stream) = stream else { continue };
         let settled = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
-        settled.map_err(broken(rank))?;
+        settled.map_err(TcpError::broken(rank))?;
     }
     Ok(connections)
-}
-
-fn broken(rank: usize) -> impl Fn(Error) -> TcpError {
-    move |error| TcpError::Broken { rank, error: error.kind() }
-}
-
-fn thread(error: Error) -> TcpError {
-    TcpError::Thread(error.kind())
 }
 
 #[cfg(test)]
