@@ -8,7 +8,7 @@ use crate::incoming::ReceiveCounters;
 use crate::lane::{Arrival, Lane};
 use burn::tensor::Bytes;
 use burn_pipeline::link::kit::{Envelope, Mailbox, Repeat};
-use burn_pipeline::link::{Failure, LinkError, Monitor, WireError};
+use burn_pipeline::link::{Failure, LinkError, WireError};
 use mpi::topology::{Communicator, SimpleCommunicator};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -110,8 +110,7 @@ impl Traffic {
 
     /// Advances everything as far as possible without waiting. Returns true if anything moved.
     pub(crate) fn turn(&mut self) -> bool {
-        let mut busy = self.report_failure();
-        busy |= self.lane.probe();
+        let mut busy = self.lane.probe();
         while let Some(arrival) = self.lane.next() {
             match arrival {
                 Arrival::Envelope(from, bytes) => self.read(from, &bytes),
@@ -139,13 +138,6 @@ impl Traffic {
                 self.closing.push(rank);
             }
         }
-    }
-
-    /// Sends a failure that was recorded in this process to all other ranks.
-    fn report_failure(&mut self) -> bool {
-        let failure = self.mailbox.take_failure();
-        let envelope = failure.map(|failure| self.mailbox.failed(failure));
-        envelope.map(|envelope| self.send_all(&envelope)).is_some()
     }
 
     /// Returns true if a waiting thread was woken since the last call.
@@ -188,9 +180,10 @@ impl Traffic {
         self.mailbox.break_off(error);
     }
 
-    /// Records that a rank's bytes cannot be used; the next turn reports it to all other ranks.
+    /// Records that a rank's bytes cannot be used, and tells all other ranks.
     fn fail(&mut self, from: usize, reason: &str) {
         let message = format!("rank {} cannot read what rank {from} sent: {reason}", self.mailbox.rank);
-        self.mailbox.abort(Failure { rank: from, message });
+        let told = self.mailbox.fail(Failure { rank: from, message });
+        told.iter().for_each(|envelope| self.send_all(envelope));
     }
 }

@@ -11,8 +11,7 @@
 //!    gives every other envelope to [`Mailbox::handle`], and sends the reply if there is one. After
 //!    [`Envelope::Close`], which goes to `handle` too, the thread ends.
 //! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call
-//!    [`abort`](super::Monitor::abort) on the [`Peers`], not on the mailbox, which cannot send. All waits then end
-//!    with an error, on every rank.
+//!    [`abort`](super::Monitor::abort) on the [`Peers`]. All waits then end with an error, on every rank.
 //! 5. Run the [conformance suite](super::conformance) with two, three and five ranks.
 //!
 //! The repository's example `unix_socket_link` is such a transport in 200 lines. Beyond that:

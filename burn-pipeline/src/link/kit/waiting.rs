@@ -222,7 +222,6 @@ mod tests {
     use super::*;
     use crate::link::error::Failure;
     use crate::link::kit::Envelope;
-    use crate::link::monitor::Monitor;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
@@ -260,7 +259,7 @@ mod tests {
         let failure = Failure { rank: 1, message: "a broken stage".to_owned() };
         let left = Failure { rank: 2, message: "it has had enough".to_owned() };
         mailbox.handle(1, Envelope::Interrupted { failure, gathers: 0 });
-        mailbox.begin_recovery();
+        mailbox.handle(0, Envelope::Recovered);
         // Rank 2 has recovered, ended a gather and left, and rank 1's envelopes are slower.
         mailbox.handle(2, Envelope::Recovered);
         mailbox.handle(2, Envelope::Gather { round: 0, bytes: vec![2] });
@@ -289,12 +288,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(20));
-                mailbox.abort(lost("second"));
+                assert_eq!(mailbox.fail(lost("second")), None, "all others know of it");
             });
             let failed = mailbox.gather(0, vec![0], deadline, &ask).unwrap_err();
             assert_eq!(failed, LinkError::Peer(lost("first")));
         });
-        assert_eq!(mailbox.take_failure(), None, "all others know of it");
     }
 
     #[test]
@@ -318,7 +316,7 @@ mod tests {
             assert_eq!(rows, [[0], [1], [2]]);
         });
         assert_eq!(mailbox.fail_if_failed(), Err(LinkError::Interrupted(failure)));
-        mailbox.begin_recovery();
+        mailbox.handle(0, Envelope::Recovered);
         mailbox.handle(2, Envelope::Recovered);
         mailbox.recover(deadline, &ask).unwrap();
         part(0, 2);
