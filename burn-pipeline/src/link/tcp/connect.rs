@@ -74,9 +74,8 @@ impl Mesh {
         });
         let addresses: Vec<Vec<Address>> = hosts.collect();
         let admission = &Admission::Anyone;
-        let all =
-            AddressTable { rank, first: 0, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
-        settle(all.connect(listener, deadline)?)
+        let all = AddressTable { rank, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
+        settle(all.connect(addresses.iter().map(|_| None).collect(), listener, deadline)?)
     }
 }
 
@@ -172,62 +171,63 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     })?;
     let welcome: Welcome = read(&stream, deadline).map_err(TcpError::broken(0))?;
     let (job, addresses) = table(welcome, ranks)?;
-    // The addresses begin with rank 1's: the connection to rank 0 exists.
-    let all = AddressTable { rank, first: 1, addresses: &addresses, key: key.of_job(&job), admission };
-    let mut connections = all.connect(listener, deadline)?;
-    connections.insert(0, Some(stream));
-    Ok(connections)
+    let mut connections: Connections = addresses.iter().map(|_| None).collect();
+    connections[0] = Some(stream);
+    let all = AddressTable { rank, addresses: &addresses, key: key.of_job(&job), admission };
+    all.connect(connections, listener, deadline)
 }
 
-/// Reads rank 0's reply: the job's random bytes and the addresses of each rank from 1 on.
+/// Reads rank 0's reply: the job's random bytes, and the addresses of each rank but rank 0.
 pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Address>>), TcpError> {
     let (job, addresses) = welcome.map_err(|reason| TcpError::Refused(printable(&reason)))?;
     if addresses.len() + 1 != ranks {
         return Err(TcpError::broken(0)(ErrorKind::InvalidData.into()));
     }
-    Ok((job, addresses.into_iter().map(|address| vec![address]).collect()))
+    let of_rank_0 = Vec::new();
+    Ok((job, std::iter::once(of_rank_0).chain(addresses.into_iter().map(|address| vec![address])).collect()))
 }
 
-/// The ranks from `first` on, with their addresses.
+/// All ranks, with their addresses.
 struct AddressTable<'a> {
     rank: usize,
-    first: usize,
     addresses: &'a [Vec<Address>],
     key: Key,
     admission: &'a Admission,
 }
 
 impl AddressTable<'_> {
-    /// Connects to the ranks `first..rank` and accepts the connections of those above. The result begins with rank
-    /// `first`.
-    fn connect(&self, listener: TcpListener, deadline: Instant) -> Result<Connections, TcpError> {
-        let Self { rank, first, addresses, ref key, admission } = *self;
+    /// Connects to the ranks below this one that are not connected, and accepts the connections of those above.
+    fn connect(
+        &self,
+        mut connections: Connections,
+        listener: TcpListener,
+        deadline: Instant,
+    ) -> Result<Connections, TcpError> {
+        let Self { rank, addresses, ref key, admission } = *self;
         let at = (host_name(), listener.local_addr().map_or(0, |address| address.port()));
         let mut acceptor =
             Acceptor::<Introduction>::start(vec![listener], key.clone(), deadline).map_err(TcpError::thread)?;
-        let mut connections: Connections = addresses.iter().map(|_| None).collect();
         // All at once: an address that does not answer costs each rank some seconds.
         let dialled = std::thread::scope(|scope| {
-            let dials = (first..rank).zip(addresses).map(|(peer, at)| {
-                let dial = Dial { peer, at, key, admission, deadline };
+            let below = (0..rank).filter(|&peer| connections[peer].is_none());
+            let dials = below.map(|peer| {
+                let dial = Dial { peer, at: &addresses[peer], key, admission, deadline };
                 let call = move || dial.connect(|_| Ok((Introduction { rank }, ())));
-                std::thread::Builder::new().spawn_scoped(scope, call).map_err(TcpError::thread)
+                (peer, std::thread::Builder::new().spawn_scoped(scope, call).map_err(TcpError::thread))
             });
             let dials: Vec<_> = dials.collect();
-            dials.into_iter().map(|dial| dial.map(|dial| dial.join())).collect::<Vec<_>>()
+            dials.into_iter().map(|(peer, dial)| (peer, dial.map(|dial| dial.join()))).collect::<Vec<_>>()
         });
-        for (place, dialled) in dialled.into_iter().enumerate() {
+        for (peer, dialled) in dialled {
             let (stream, ()) = dialled?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            connections[place] = Some(stream);
+            connections[peer] = Some(stream);
         }
-        let above = rank + 1 - first;
-        while connections.iter().skip(above).any(Option::is_none) {
+        while connections.iter().skip(rank + 1).any(Option::is_none) {
             let Some((stream, from, Introduction { rank: peer })) = acceptor.next() else {
-                let missing = (above..connections.len()).filter(|&place| connections[place].is_none());
-                let missing = missing.map(|place| place + first).collect();
+                let missing = (rank + 1..connections.len()).filter(|&peer| connections[peer].is_none()).collect();
                 return Err(TcpError::Missing { missing, at, ignored: acceptor.last_ignored() });
             };
-            match connections.get_mut(peer.wrapping_sub(first)).filter(|_| peer > rank) {
+            match connections.get_mut(peer).filter(|_| peer > rank) {
                 Some(place) => *place = Some(stream),
                 None => acceptor.ignore(from, &format!("it says that it is rank {peer}")),
             }
