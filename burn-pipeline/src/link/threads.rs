@@ -15,12 +15,11 @@
 //! 5. `interrupt` also records and wakes, until all ranks meet in `recover`, at a table as in a gather: the last rank to
 //!    arrive empties all inboxes and tables and clears the interruption, while the others wait there and send nothing.
 
-use super::activity::Activity;
 use super::error::{AGREEMENT, Failure, LinkError, PANICKED};
 use super::hand_over::one_queue;
 use super::header::{Header, Message};
 use super::link_trait::Link;
-use super::monitor::Monitor;
+use super::monitor::{Activity, Monitor};
 use super::moving_deadline::{Doing, MovingDeadline};
 use crate::payload::Payload;
 use burn::tensor::Device;

@@ -12,8 +12,8 @@
 
 use super::envelope::Envelope;
 use super::frame::Frame;
-use crate::link::activity::Activity;
 use crate::link::error::{Failure, LinkError};
+use crate::link::monitor::Activity;
 use crate::link::moving_deadline::{Doing, Pace};
 use burn::tensor::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
