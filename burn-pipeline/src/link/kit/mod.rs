@@ -28,7 +28,6 @@ pub(in crate::link) mod envelope;
 pub(in crate::link) mod frame;
 pub(in crate::link) mod mailbox;
 pub(in crate::link) mod packed;
-pub(in crate::link) mod repeat;
 mod sealed;
 pub(in crate::link) mod waiting;
 
@@ -37,7 +36,6 @@ pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
 pub use endpoint::{Endpoint, Peers};
 pub use envelope::Envelope;
-pub use frame::Frame;
+pub use frame::{Frame, Repeat};
 pub use mailbox::Mailbox;
 pub use packed::Packed;
-pub use repeat::Repeat;
