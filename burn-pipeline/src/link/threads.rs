@@ -172,13 +172,14 @@ impl SharedState {
         self.closed.get(rank).is_some_and(|closed| closed.load(Ordering::SeqCst))
     }
 
-    fn fail_if_aborted(&self) -> Result<(), LinkError> {
-        self.failures.lock().end.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
-    }
-
-    fn fail_if_interrupted(&self) -> Result<(), LinkError> {
-        self.fail_if_aborted()?;
-        self.failures.lock().interruption.clone().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
+    /// Refuses to go on after a failure. A rank that recovers from an interruption goes on after that.
+    fn refuse_failed(&self, recovers: bool) -> Result<(), LinkError> {
+        let failures = self.failures.lock();
+        match (&failures.end, &failures.interruption) {
+            (Some(end), _) => Err(LinkError::Peer(end.clone())),
+            (None, Some(interruption)) if !recovers => Err(LinkError::Interrupted(interruption.clone())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -207,12 +208,13 @@ impl ThreadLink {
     /// Waits for `what` until `take` returns it. It is still to come from the ranks for which `awaits` is true.
     ///
     /// # Errors
-    /// Returns the error of `refuse`, or one that names an awaited rank if that has left, or the deadline passes.
+    /// Returns the first failure (see [`SharedState::refuse_failed`]), or an error that names an awaited rank, if that
+    /// has left or the deadline passes.
     fn wait<S, T>(
         &self,
         watched: &Watched<S>,
         (what, deadline): (&dyn Display, Instant),
-        refuse: impl Fn(&SharedState) -> Result<(), LinkError>,
+        recovers: bool,
         awaits: impl Fn(&S, usize) -> bool,
         mut take: impl FnMut(&mut S) -> Option<T>,
     ) -> Result<T, LinkError> {
@@ -222,7 +224,7 @@ impl ThreadLink {
             if let Some(taken) = take(&mut state) {
                 return Ok(taken);
             }
-            refuse(&self.shared)?;
+            self.shared.refuse_failed(recovers)?;
             let awaited = || (0..self.ranks()).filter(|&rank| awaits(&state, rank));
             // Report a rank that has left before one that may still come.
             if let Some(peer) = awaited().find(|&rank| self.shared.has_left(rank)) {
@@ -243,20 +245,19 @@ impl ThreadLink {
         number: TableNumber,
         bytes: Vec<u8>,
         until: (&dyn Display, Instant),
-        refuse: impl Fn(&SharedState) -> Result<(), LinkError>,
     ) -> Result<Vec<Vec<u8>>, LinkError> {
-        let (ranks, tables) = (self.ranks(), &self.shared.tables);
+        let (ranks, tables, recovers) = (self.ranks(), &self.shared.tables, number.1 == RECOVERY);
         let mut open = tables.state.lock();
         let table = open.entry(number).or_insert_with(|| Table { rows: vec![None; ranks], taken: 0 });
         table.rows[self.rank] = Some(bytes);
-        if number.1 == RECOVERY && table.rows.iter().all(Option::is_some) {
+        if recovers && table.rows.iter().all(Option::is_some) {
             self.shared.empty();
             open.retain(|other, _| *other == number);
         }
         drop(open);
         tables.changed.notify_all();
         let missing = |open: &BTreeMap<_, Table>, rank: usize| open[&number].rows[rank].is_none();
-        self.wait(tables, until, refuse, missing, |open| {
+        self.wait(tables, until, recovers, missing, |open| {
             let table = open.get_mut(&number)?;
             let rows = table.rows.iter().cloned().collect::<Option<_>>()?;
             table.taken += 1;
@@ -310,7 +311,7 @@ impl Link for ThreadLink {
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        self.shared.fail_if_interrupted()?;
+        self.shared.refuse_failed(false)?;
         let inbox = self.shared.inboxes.get(to).ok_or_else(|| self.missing(to))?;
         let payload = message.payload.unshared();
         inbox.state.lock()[self.rank].push_back(Message { payload, ..message });
@@ -322,9 +323,9 @@ impl Link for ThreadLink {
         if from >= self.ranks() {
             return Err(self.missing(from));
         }
-        let (inbox, refuse) = (&self.shared.inboxes[self.rank], SharedState::fail_if_interrupted);
+        let inbox = &self.shared.inboxes[self.rank];
         let message =
-            self.wait(inbox, (&header, deadline), refuse, |_, rank| rank == from, |queues| queues[from].pop_front())?;
+            self.wait(inbox, (&header, deadline), false, |_, rank| rank == from, |queues| queues[from].pop_front())?;
         LinkError::check_order(self.rank, from, header, message.header)?;
         Ok(self.to_device(message.payload))
     }
@@ -338,7 +339,7 @@ impl Link for ThreadLink {
             if let Some(next) = from.iter().find_map(next) {
                 return Ok(Some(next));
             }
-            self.shared.fail_if_interrupted()?;
+            self.shared.refuse_failed(false)?;
             if from.iter().any(|&rank| self.shared.has_left(rank)) {
                 return Ok(None);
             }
@@ -353,9 +354,8 @@ impl Link for ThreadLink {
     }
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.shared.fail_if_interrupted()?;
-        let until = (&"its part of a gather" as &dyn Display, deadline);
-        let rows = self.meet(self.next_gather, bytes, until, SharedState::fail_if_interrupted)?;
+        self.shared.refuse_failed(false)?;
+        let rows = self.meet(self.next_gather, bytes, (&"its part of a gather", deadline))?;
         self.next_gather.1 += 1;
         Ok(rows)
     }
@@ -370,8 +370,7 @@ impl Link for ThreadLink {
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
         let (recoveries, _) = self.next_gather;
-        let until = (&AGREEMENT as &dyn Display, deadline);
-        self.meet((recoveries, RECOVERY), Vec::new(), until, SharedState::fail_if_aborted)?;
+        self.meet((recoveries, RECOVERY), Vec::new(), (&AGREEMENT, deadline))?;
         self.next_gather = (recoveries + 1, 0);
         Ok(())
     }
