@@ -30,7 +30,7 @@ pub struct Mailbox {
     contents: Mutex<Contents>,
     pub(super) changed: Condvar,
     pub(super) doing: Doing,
-    activities: AtomicU64,
+    pub(super) activities: AtomicU64,
     pub(super) waiting: AtomicBool,
 }
 
@@ -251,11 +251,6 @@ impl Mailbox {
         // wake-up.
         drop(self.contents());
         self.changed.notify_all();
-    }
-
-    /// Counts an extended wait for a slow rank as progress, so this rank does not seem to hang.
-    pub(super) fn waits_on(&self) {
-        self.activities.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records what this rank is doing.

@@ -183,7 +183,8 @@ impl Mailbox {
         let Some((other, answer)) = answers.find(|(_, answer)| own.waits_on_for(answer.pace)) else { return false };
         let (rank, what, does) = (self.rank, (awaited.what)(), answer.activity.as_str());
         tracing::warn!(rank, awaited = what, other, does, "a rank waits on for one that is slow");
-        self.waits_on();
+        // This counts as progress, so this rank does not seem to hang.
+        self.activities.fetch_add(1, Ordering::Relaxed);
         true
     }
 
