@@ -3,7 +3,6 @@
 //! All envelopes that are not messages (gathers, questions, failures, recoveries, closing) go into one mailbox. A rank
 //! has closed the link once everything that it sent has arrived.
 
-use crate::in_flight::InFlight;
 use crate::incoming::ReceiveCounters;
 use crate::lane::{Arrival, Lane};
 use burn::tensor::Bytes;
@@ -36,7 +35,6 @@ pub(crate) struct Traffic {
     /// True if something has arrived for a waiting thread since the last call of [`Traffic::has_woken`].
     woken: bool,
     lane: Lane,
-    sending: Vec<InFlight>,
 }
 
 impl Traffic {
@@ -51,13 +49,12 @@ impl Traffic {
             closing: Vec::new(),
             woken: false,
             lane: Lane::new(communicator),
-            sending: Vec::new(),
         }
     }
 
     /// Starts to send an envelope and a message's tensors.
     pub(crate) fn send(&mut self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) {
-        self.lane.send(to, envelope, bodies, &mut self.sending);
+        self.lane.send(to, envelope, bodies);
     }
 
     fn send_all(&mut self, envelope: &Envelope) {
@@ -82,24 +79,19 @@ impl Traffic {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        self.lane.end_sending(&mut self.sending);
+        self.lane.end_sending();
         self.send_all(&Envelope::Close);
     }
 
     /// Returns true if a rank waits for this thread.
     pub(crate) fn is_urgent(&self) -> bool {
-        self.mailbox.is_waiting() || !self.sending.is_empty() || self.lane.is_receiving()
+        self.mailbox.is_waiting() || self.lane.is_busy()
     }
 
     /// Returns true if the link is not needed any more: this rank has dropped its end, everything has been sent,
     /// and all other ranks have closed the link.
     pub(crate) fn is_done(&self) -> bool {
-        if self.dropped.is_none() {
-            return false;
-        }
-        self.lane.is_over()
-            && self.sending.is_empty()
-            && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
+        self.dropped.is_some() && self.lane.is_over() && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
     }
 
     /// Returns true if this rank dropped its end of a failed link so long ago that the others will not close
@@ -123,10 +115,7 @@ impl Traffic {
             busy = true;
         }
         self.note_closed();
-        let before = self.sending.len();
-        let left = std::mem::take(&mut self.sending).into_iter().filter_map(|transfer| transfer.finish().err());
-        self.sending = left.collect();
-        busy || self.sending.len() < before
+        self.lane.clear_sent() || busy
     }
 
     /// Tells the waiting thread which ranks have closed the link.
