@@ -113,18 +113,13 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     }
     let joined: Vec<JoinedRank> = joined.into_iter().flatten().collect();
     let job = nonce().map_err(TcpError::broken(0))?;
-    let mut tables = Vec::new();
     for (rank, receiver) in (1..).zip(&joined) {
         let reached = receiver.stream.local_addr().map_err(TcpError::broken(rank))?.ip();
         let address = |rank: &JoinedRank| (for_rank(rank.from, reached).to_string(), rank.port);
-        tables.push(joined.iter().map(address).collect::<Vec<Address>>());
+        let welcome = Welcome::Ok((job, joined.iter().map(address).collect()));
+        write(&receiver.stream, &welcome, deadline + GRACE).map_err(TcpError::broken(rank))?;
     }
-    let mut connections = vec![None];
-    for (rank, (member, table)) in (1..).zip(joined.into_iter().zip(tables)) {
-        write(&member.stream, &Welcome::Ok((job, table)), deadline + GRACE).map_err(TcpError::broken(rank))?;
-        connections.push(Some(member.stream));
-    }
-    Ok(connections)
+    Ok(std::iter::once(None).chain(joined.into_iter().map(|rank| Some(rank.stream))).collect())
 }
 
 /// Returns true if all have joined. A process that has ended since makes room for its replacement.
