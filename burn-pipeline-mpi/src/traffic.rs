@@ -108,7 +108,6 @@ impl Traffic {
                 Arrival::Envelope(from, bytes) => self.read(from, &bytes),
                 Arrival::Message(from, message) => {
                     self.mailbox.deliver(from, message);
-                    self.mailbox.wake();
                     self.woken |= self.mailbox.is_waiting();
                 }
             }

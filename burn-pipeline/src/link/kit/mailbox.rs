@@ -205,9 +205,10 @@ impl Mailbox {
         if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
     }
 
-    /// Adds a message. Call [`Mailbox::wake`] afterwards.
+    /// Adds a message, and wakes the waiting thread.
     pub fn deliver(&self, from: usize, message: (Frame, Vec<Bytes>)) {
         self.contents().inbox[from].push_back(message);
+        self.changed.notify_all();
     }
 
     /// Handles an envelope that is not a message, and wakes the waiting thread. Returns the reply to send, if any.
