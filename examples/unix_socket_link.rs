@@ -160,7 +160,6 @@ impl Sockets {
             let mut bodies = frame.buffers().map_err(Error::other)?;
             bodies.iter_mut().try_for_each(|body| input.read_exact(body))?;
             self.mailbox.deliver(from, (frame, bodies));
-            self.mailbox.wake();
         } else if let Some(reply) = self.mailbox.handle(from, envelope) {
             self.send(from, reply, Vec::new()).map_err(Error::other)?;
         }

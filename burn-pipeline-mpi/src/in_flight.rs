@@ -2,7 +2,7 @@
 //!
 //! MPI's nonblocking calls use memory until they are complete. A borrow cannot express that here: transfers begin
 //! in one turn of the progress thread and end in a later one. So a transfer owns its bytes. It returns them when it
-//! is complete. If it is dropped before, it leaks them, because MPI may still write there. This is the only file of
+//! is complete; one without bytes is complete at once. If it is dropped before, it leaks them, because MPI may still write there. This is the only file of
 //! the crate with `unsafe`.
 
 use burn::tensor::Bytes;
@@ -64,16 +64,20 @@ impl InFlight {
         Self { pieces: vec![message.immediate_matched_receive_into(StaticScope, memory)], bytes: Some(bytes) }
     }
 
-    /// Returns its bytes if it is complete, else itself.
-    pub(crate) fn finish(mut self) -> Result<Bytes, Self> {
+    /// Returns true if it is complete.
+    pub(crate) fn is_complete(&mut self) -> bool {
         while let Some(piece) = self.pieces.pop() {
             if let Err(piece) = piece.test() {
                 self.pieces.push(piece);
-                return Err(self);
+                return false;
             }
         }
-        // The bytes are always present: only this function takes them, and it consumes the transfer.
-        self.bytes.take().ok_or(self)
+        true
+    }
+
+    /// Returns its bytes if it is complete.
+    pub(crate) fn finish(mut self) -> Option<Bytes> {
+        if self.is_complete() { self.bytes.take() } else { None }
     }
 }
 

@@ -49,13 +49,7 @@ impl ReceiveCounters {
 /// A message whose tensors are being received.
 pub(crate) struct Receiving {
     frame: Frame,
-    bodies: Vec<Body>,
-}
-
-/// A tensor's bytes. A tensor without elements needs no transfer.
-enum Body {
-    Here(Bytes),
-    InFlight(InFlight),
+    bodies: Vec<InFlight>,
 }
 
 /// The repeating messages of one rank.
@@ -81,32 +75,28 @@ impl Incoming {
         }
         let frame = Frame::read(frame)?;
         match self.repeats.note(&frame) {
-            Noted::Opens(number) => self.wait_for(from, number, frame.clone())?,
-            Noted::Ends(number) => self.end_number(number),
+            Noted::Opens(number) => {
+                let waiting = Receiving::post(from, REPEATED + Tag::from(number), frame.clone())?;
+                self.waiting.insert(number, waiting);
+            }
+            Noted::Ends(number) => {
+                let ended = self.waiting.remove(&number);
+                self.ended.extend(ended.into_iter().flat_map(|receiving| receiving.bodies));
+            }
             Noted::Repeat(_) | Noted::Whole => {}
         }
         Receiving::post(from, BODY, frame)
     }
 
-    fn wait_for(&mut self, from: &impl Source, number: u16, frame: Frame) -> Result<(), WireError> {
-        self.waiting.insert(number, Receiving::post(from, REPEATED + Tag::from(number), frame)?);
-        Ok(())
-    }
-
-    fn end_number(&mut self, number: u16) {
-        let ended = self.waiting.remove(&number);
-        self.ended.extend(ended.into_iter().flat_map(Receiving::into_transfers));
-    }
-
     /// Ends all numbers: nothing more comes from this rank.
     pub(crate) fn end(&mut self) {
-        self.ended.extend(self.waiting.drain().flat_map(|(_, receiving)| receiving.into_transfers()));
+        self.ended.extend(self.waiting.drain().flat_map(|(_, receiving)| receiving.bodies));
     }
 
     /// Drops completed receives of ended numbers. Returns true if there were some.
     pub(crate) fn clear(&mut self) -> bool {
         let before = self.ended.len();
-        self.ended = std::mem::take(&mut self.ended).into_iter().filter_map(|ended| ended.finish().err()).collect();
+        self.ended.retain_mut(|ended| !ended.is_complete());
         self.ended.len() < before
     }
 
@@ -119,48 +109,19 @@ impl Incoming {
 impl Receiving {
     /// Posts receives for the tensors that a frame announces.
     fn post(from: &impl Source, tag: Tag, frame: Frame) -> Result<Self, WireError> {
-        let post = |buffer: Bytes| match buffer.is_empty() {
-            true => Body::Here(buffer),
-            false => Body::InFlight(InFlight::receive(from, tag, buffer)),
-        };
-        let bodies = frame.buffers()?.into_iter().map(post).collect();
+        let bodies = frame.buffers()?.into_iter().map(|buffer| InFlight::receive(from, tag, buffer)).collect();
         Ok(Self { frame, bodies })
-    }
-
-    fn into_transfers(self) -> impl Iterator<Item = InFlight> {
-        self.bodies.into_iter().filter_map(|body| match body {
-            Body::InFlight(transfer) => Some(transfer),
-            Body::Here(_) => None,
-        })
     }
 }
 
 /// Takes the first transfer of a queue, if it is complete.
 pub(crate) fn finish_transfer(queue: &mut VecDeque<InFlight>) -> Option<Bytes> {
-    match queue.pop_front()?.finish() {
-        Ok(bytes) => Some(bytes),
-        Err(transfer) => {
-            queue.push_front(transfer);
-            None
-        }
-    }
+    queue.pop_front_if(InFlight::is_complete)?.finish()
 }
 
 /// Takes the first message of a queue, if it is complete.
 pub(crate) fn finish_message(queue: &mut VecDeque<Receiving>) -> Option<(Frame, Vec<Bytes>)> {
-    let receiving = queue.front_mut()?;
-    let finish = |body| match body {
-        Body::InFlight(transfer) => transfer.finish().map_or_else(Body::InFlight, Body::Here),
-        here => here,
-    };
-    receiving.bodies = std::mem::take(&mut receiving.bodies).into_iter().map(finish).collect();
-    if receiving.bodies.iter().any(|body| matches!(body, Body::InFlight(_))) {
-        return None;
-    }
-    let Receiving { frame, bodies } = queue.pop_front()?;
-    let here = |body| match body {
-        Body::Here(bytes) => Some(bytes),
-        Body::InFlight(_) => None,
-    };
-    Some((frame, bodies.into_iter().filter_map(here).collect()))
+    let is_complete = |receiving: &mut Receiving| receiving.bodies.iter_mut().all(InFlight::is_complete);
+    let Receiving { frame, bodies } = queue.pop_front_if(is_complete)?;
+    Some((frame, bodies.into_iter().filter_map(InFlight::finish).collect()))
 }

@@ -27,7 +27,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Mpi {
     commands: Sender<Command>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
     /// A link over all ranks, on which they meet before they open another one together.
     lobby: Mutex<MpiLink>,
     rank: usize,
@@ -59,7 +59,7 @@ impl Mpi {
         // It only carries gathers, so the device does not matter.
         let lobby = MpiLink::new(lobby, commands.clone(), Device::default());
         let (rank, ranks) = (lobby.rank(), lobby.ranks());
-        Ok(Self { commands, thread: Some(thread), lobby: Mutex::new(lobby), rank, ranks, timeout })
+        Ok(Self { commands, thread, lobby: Mutex::new(lobby), rank, ranks, timeout })
     }
 
     /// This process's rank among all.
@@ -122,11 +122,10 @@ impl Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
         // This fails if the thread has ended.
         let _ = self.commands.send(Command::Leave(Leave { within: self.timeout, abort: None }));
         let (since, most) = (Instant::now(), self.timeout + REPORT_TIMEOUT + MARGIN);
-        while !thread.is_finished() {
+        while !self.thread.is_finished() {
             if since.elapsed() >= most {
                 tracing::warn!(
                     rank = self.rank,

@@ -19,19 +19,25 @@ const ENVELOPE: Tag = 1;
 
 /// A link's communicator, and its messages in flight.
 pub(crate) struct Lane {
-    pub(crate) communicator: SimpleCommunicator,
-    /// Envelopes that are being received, in the order of each rank.
-    envelopes: Vec<VecDeque<InFlight>>,
-    /// Messages whose envelope has arrived, in the order of each rank.
-    messages: Vec<VecDeque<Receiving>>,
-    /// A rank's [`Envelope::Recovered`] that waits for the messages before it.
-    recoveries: Vec<Option<Bytes>>,
-    /// The repeating messages from each rank.
-    incoming: Vec<Incoming>,
-    /// The repeating messages to each rank.
-    outgoing: Vec<Outgoing>,
-    /// Ranks that send nothing more here.
-    closed: Vec<bool>,
+    communicator: SimpleCommunicator,
+    /// By rank.
+    peers: Vec<Peer>,
+    sending: Vec<InFlight>,
+}
+
+/// What is in flight from a rank, and the repeating messages from and to it.
+#[derive(Default)]
+struct Peer {
+    /// Envelopes that are being received, in order.
+    envelopes: VecDeque<InFlight>,
+    /// Messages whose envelope has arrived, in order.
+    messages: VecDeque<Receiving>,
+    /// An [`Envelope::Recovered`] that waits for the messages before it.
+    recovery: Option<Bytes>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    /// True if the rank sends nothing more.
+    closed: bool,
 }
 
 /// The repeating messages to one rank.
@@ -50,27 +56,19 @@ pub(crate) enum Arrival {
 
 impl Lane {
     pub(crate) fn new(communicator: SimpleCommunicator) -> Self {
-        let ranks = communicator.size() as usize;
-        Self {
-            envelopes: (0..ranks).map(|_| VecDeque::new()).collect(),
-            messages: (0..ranks).map(|_| VecDeque::new()).collect(),
-            recoveries: vec![None; ranks],
-            incoming: (0..ranks).map(|_| Incoming::default()).collect(),
-            outgoing: (0..ranks).map(|_| Outgoing::default()).collect(),
-            closed: vec![false; ranks],
-            communicator,
-        }
+        let peers = (0..communicator.size()).map(|_| Peer::default()).collect();
+        Self { communicator, peers, sending: Vec::new() }
     }
 
     /// Starts to send an envelope and a message's tensors. A message that repeats an earlier one is sent under a
     /// number.
-    pub(crate) fn send(&mut self, to: usize, envelope: Envelope, mut bodies: Vec<Bytes>, sending: &mut Vec<InFlight>) {
+    pub(crate) fn send(&mut self, to: usize, envelope: Envelope, mut bodies: Vec<Bytes>) {
         bodies.retain(|body| !body.is_empty());
         let (mut envelope, mut tag) = (envelope, BODY);
         // Bytes that are not a frame are sent unchanged: the receiver refuses them.
         let frame = if let Envelope::Message(frame) = &envelope { Frame::read(frame).ok() } else { None };
         if let Some(frame) = frame {
-            let outgoing = &mut self.outgoing[to];
+            let outgoing = &mut self.peers[to].outgoing;
             match outgoing.repeats.note(&frame) {
                 Noted::Repeat(number) => {
                     if let Ok(short) = (Repeat { number, microbatch: frame.header().microbatch }).write() {
@@ -81,49 +79,57 @@ impl Lane {
                     let transfers = bodies.iter().map(|body| pieces(body.len())).sum();
                     outgoing.transfers.insert(number, transfers);
                 }
-                Noted::Ends(number) => self.end_numbers(to, [number], sending),
+                Noted::Ends(number) => self.end_numbers(to, [number]),
                 Noted::Whole => {}
             }
         }
         let process = self.communicator.process_at_rank(to as i32);
-        sending.push(InFlight::send(&process, ENVELOPE, Bytes::from_elems(envelope.write())));
-        sending.extend(bodies.into_iter().map(|body| InFlight::send(&process, tag, body)));
+        self.sending.push(InFlight::send(&process, ENVELOPE, Bytes::from_elems(envelope.write())));
+        self.sending.extend(bodies.into_iter().map(|body| InFlight::send(&process, tag, body)));
     }
 
     /// Completes the receives that wait for messages of these numbers.
-    fn end_numbers(&mut self, to: usize, numbers: impl IntoIterator<Item = u16>, sending: &mut Vec<InFlight>) {
+    fn end_numbers(&mut self, to: usize, numbers: impl IntoIterator<Item = u16>) {
         let process = self.communicator.process_at_rank(to as i32);
         for number in numbers {
-            let transfers = self.outgoing[to].transfers.remove(&number).unwrap_or_default();
+            let transfers = self.peers[to].outgoing.transfers.remove(&number).unwrap_or_default();
             let end = |_| InFlight::send_nothing(&process, REPEATED + Tag::from(number));
-            sending.extend((0..transfers).map(end));
+            self.sending.extend((0..transfers).map(end));
         }
     }
 
     /// Ends all numbers: nothing more is sent.
-    pub(crate) fn end_sending(&mut self, sending: &mut Vec<InFlight>) {
-        for to in 0..self.outgoing.len() {
-            let numbers = self.outgoing[to].repeats.end();
-            self.end_numbers(to, numbers, sending);
+    pub(crate) fn end_sending(&mut self) {
+        for to in 0..self.peers.len() {
+            let numbers = self.peers[to].outgoing.repeats.end();
+            self.end_numbers(to, numbers);
         }
+    }
+
+    /// Drops what was sent. Returns true if there was something.
+    pub(crate) fn clear_sent(&mut self) -> bool {
+        let before = self.sending.len();
+        self.sending.retain_mut(|transfer| !transfer.is_complete());
+        self.sending.len() < before
     }
 
     /// Records that nothing more comes from a rank.
     pub(crate) fn end_receiving(&mut self, from: usize) {
-        self.incoming[from].end();
-        self.closed[from] = true;
+        self.peers[from].incoming.end();
+        self.peers[from].closed = true;
     }
 
     /// Returns true if everything that a rank has sent has arrived, and nothing more comes.
     pub(crate) fn is_closed_by(&self, rank: usize) -> bool {
-        self.closed[rank] && self.envelopes[rank].is_empty() && self.messages[rank].is_empty()
+        let peer = &self.peers[rank];
+        peer.closed && peer.envelopes.is_empty() && peer.messages.is_empty()
     }
 
     /// Starts to receive the tensors of a message.
     pub(crate) fn receive(&mut self, from: usize, frame: &[u8]) -> Result<(), WireError> {
         let process = self.communicator.process_at_rank(from as i32);
-        let receiving = self.incoming[from].receive(&process, frame)?;
-        self.messages[from].push_back(receiving);
+        let receiving = self.peers[from].incoming.receive(&process, frame)?;
+        self.peers[from].messages.push_back(receiving);
         Ok(())
     }
 
@@ -134,41 +140,44 @@ impl Lane {
         while let Some((message, status)) = any.immediate_matched_probe_with_tag(ENVELOPE) {
             let length = status.count(u8::equivalent_datatype()) as usize;
             let buffer = Bytes::from_elems(vec![0u8; length]);
-            self.envelopes[status.source_rank() as usize].push_back(InFlight::matched(message, buffer));
+            self.peers[status.source_rank() as usize].envelopes.push_back(InFlight::matched(message, buffer));
             busy = true;
         }
-        self.incoming.iter_mut().fold(busy, |busy, incoming| incoming.clear() || busy)
+        self.peers.iter_mut().fold(busy, |busy, peer| peer.incoming.clear() || busy)
     }
 
     /// Returns the next complete envelope or message.
     pub(crate) fn next(&mut self) -> Option<Arrival> {
-        for rank in 0..self.envelopes.len() {
-            if let Some(envelope) = self.next_envelope(rank) {
+        for (rank, peer) in self.peers.iter_mut().enumerate() {
+            if let Some(envelope) = peer.next_envelope() {
                 return Some(Arrival::Envelope(rank, envelope));
             }
-            if let Some(message) = finish_message(&mut self.messages[rank]) {
+            if let Some(message) = finish_message(&mut peer.messages) {
                 return Some(Arrival::Message(rank, message));
             }
         }
         None
     }
 
-    /// Returns a rank's next envelope, if it is complete and waits for no message before it.
-    fn next_envelope(&mut self, from: usize) -> Option<Bytes> {
-        let envelope = self.recoveries[from].take().or_else(|| finish_transfer(&mut self.envelopes[from]))?;
-        if !self.messages[from].is_empty() && envelope[..] == Envelope::Recovered.write()[..] {
-            self.recoveries[from] = Some(envelope);
+    /// Returns true if something is being sent or received.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.sending.is_empty() || self.peers.iter().any(|peer| !peer.messages.is_empty())
+    }
+
+    /// Returns true if everything was sent, and no receive waits any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.sending.is_empty() && self.peers.iter().all(|peer| peer.incoming.is_over())
+    }
+}
+
+impl Peer {
+    /// Returns the next envelope, if it is complete and waits for no message before it.
+    fn next_envelope(&mut self) -> Option<Bytes> {
+        let envelope = self.recovery.take().or_else(|| finish_transfer(&mut self.envelopes))?;
+        if !self.messages.is_empty() && envelope[..] == Envelope::Recovered.write()[..] {
+            self.recovery = Some(envelope);
             return None;
         }
         Some(envelope)
-    }
-
-    pub(crate) fn is_receiving(&self) -> bool {
-        self.messages.iter().any(|messages| !messages.is_empty())
-    }
-
-    /// Returns true if no receive waits any more.
-    pub(crate) fn is_over(&self) -> bool {
-        self.incoming.iter().all(Incoming::is_over)
     }
 }

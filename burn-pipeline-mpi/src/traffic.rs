@@ -3,12 +3,11 @@
 //! All envelopes that are not messages (gathers, questions, failures, recoveries, closing) go into one mailbox. A rank
 //! has closed the link once everything that it sent has arrived.
 
-use crate::in_flight::InFlight;
 use crate::incoming::ReceiveCounters;
 use crate::lane::{Arrival, Lane};
 use burn::tensor::Bytes;
 use burn_pipeline::link::kit::{Envelope, Mailbox, Repeat};
-use burn_pipeline::link::{Failure, LinkError, Monitor, WireError};
+use burn_pipeline::link::{Failure, LinkError, WireError};
 use mpi::topology::{Communicator, SimpleCommunicator};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +35,6 @@ pub(crate) struct Traffic {
     /// True if something has arrived for a waiting thread since the last call of [`Traffic::has_woken`].
     woken: bool,
     lane: Lane,
-    sending: Vec<InFlight>,
 }
 
 impl Traffic {
@@ -51,13 +49,12 @@ impl Traffic {
             closing: Vec::new(),
             woken: false,
             lane: Lane::new(communicator),
-            sending: Vec::new(),
         }
     }
 
     /// Starts to send an envelope and a message's tensors.
     pub(crate) fn send(&mut self, to: usize, envelope: Envelope, bodies: Vec<Bytes>) {
-        self.lane.send(to, envelope, bodies, &mut self.sending);
+        self.lane.send(to, envelope, bodies);
     }
 
     fn send_all(&mut self, envelope: &Envelope) {
@@ -82,24 +79,19 @@ impl Traffic {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        self.lane.end_sending(&mut self.sending);
+        self.lane.end_sending();
         self.send_all(&Envelope::Close);
     }
 
     /// Returns true if a rank waits for this thread.
     pub(crate) fn is_urgent(&self) -> bool {
-        self.mailbox.is_waiting() || !self.sending.is_empty() || self.lane.is_receiving()
+        self.mailbox.is_waiting() || self.lane.is_busy()
     }
 
     /// Returns true if the link is not needed any more: this rank has dropped its end, everything has been sent,
     /// and all other ranks have closed the link.
     pub(crate) fn is_done(&self) -> bool {
-        if self.dropped.is_none() {
-            return false;
-        }
-        self.lane.is_over()
-            && self.sending.is_empty()
-            && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
+        self.dropped.is_some() && self.lane.is_over() && self.mailbox.others().all(|rank| self.mailbox.has_closed(rank))
     }
 
     /// Returns true if this rank dropped its end of a failed link so long ago that the others will not close
@@ -110,24 +102,19 @@ impl Traffic {
 
     /// Advances everything as far as possible without waiting. Returns true if anything moved.
     pub(crate) fn turn(&mut self) -> bool {
-        let mut busy = self.report_failure();
-        busy |= self.lane.probe();
+        let mut busy = self.lane.probe();
         while let Some(arrival) = self.lane.next() {
             match arrival {
                 Arrival::Envelope(from, bytes) => self.read(from, &bytes),
                 Arrival::Message(from, message) => {
                     self.mailbox.deliver(from, message);
-                    self.mailbox.wake();
                     self.woken |= self.mailbox.is_waiting();
                 }
             }
             busy = true;
         }
         self.note_closed();
-        let before = self.sending.len();
-        let left = std::mem::take(&mut self.sending).into_iter().filter_map(|transfer| transfer.finish().err());
-        self.sending = left.collect();
-        busy || self.sending.len() < before
+        self.lane.clear_sent() || busy
     }
 
     /// Tells the waiting thread which ranks have closed the link.
@@ -139,13 +126,6 @@ impl Traffic {
                 self.closing.push(rank);
             }
         }
-    }
-
-    /// Sends a failure that was recorded in this process to all other ranks.
-    fn report_failure(&mut self) -> bool {
-        let failure = self.mailbox.take_failure();
-        let envelope = failure.map(|failure| self.mailbox.failed(failure));
-        envelope.map(|envelope| self.send_all(&envelope)).is_some()
     }
 
     /// Returns true if a waiting thread was woken since the last call.
@@ -188,9 +168,10 @@ impl Traffic {
         self.mailbox.break_off(error);
     }
 
-    /// Records that a rank's bytes cannot be used; the next turn reports it to all other ranks.
+    /// Records that a rank's bytes cannot be used, and tells all other ranks.
     fn fail(&mut self, from: usize, reason: &str) {
         let message = format!("rank {} cannot read what rank {from} sent: {reason}", self.mailbox.rank);
-        self.mailbox.abort(Failure { rank: from, message });
+        let told = self.mailbox.fail(Failure { rank: from, message });
+        told.iter().for_each(|envelope| self.send_all(envelope));
     }
 }

@@ -16,11 +16,9 @@
 use super::error::LinkError;
 use super::header::{Header, Message};
 use super::link_trait::Link;
-use super::monitor::Monitor;
 use super::wire_error::WireError;
 use crate::payload::{Payload, PayloadPart};
 use burn_pipeline_plan::cost::{LinkCosts, ProfileError};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often a rank that waits for a due time checks for a failure of another rank.
@@ -39,7 +37,6 @@ pub struct Delayed {
     free: Vec<SystemTime>,
     /// A message of each rank that arrived before it was due.
     early: Vec<Option<Arrival>>,
-    monitor: Arc<dyn Monitor>,
 }
 
 /// A message that has arrived, and when it is due.
@@ -66,9 +63,9 @@ impl Delayed {
     /// Returns [`ProfileError`] if a latency or a bandwidth is negative or not a number.
     pub fn new(link: Box<dyn Link>, network: LinkCosts) -> Result<Self, ProfileError> {
         network.check()?;
-        let (ranks, monitor) = (link.ranks(), link.monitor());
+        let ranks = link.ranks();
         let early = (0..ranks).map(|_| None).collect();
-        Ok(Self { link, network, free: vec![UNIX_EPOCH; ranks], early, monitor })
+        Ok(Self { link, network, free: vec![UNIX_EPOCH; ranks], early })
     }
 
     /// Returns when a message that is sent now is due.
@@ -114,7 +111,7 @@ impl Delayed {
 
     fn too_late(&self, peer: usize, header: Header, since: Instant) -> LinkError {
         let (rank, seconds) = (self.link.rank(), since.elapsed().as_secs_f64());
-        let peer_state = self.monitor.activity(peer).to_string();
+        let peer_state = self.link.monitor().activity(peer).to_string();
         LinkError::Deadline { rank, peer, what: header.to_string(), seconds, peer_state }
     }
 }
@@ -135,12 +132,8 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 }
 
 impl Link for Delayed {
-    crate::forward_link!(link: rank, ranks, overlaps, to_device, set_activity);
+    crate::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
     crate::forward_link!(link: all_gather, abort, interrupt);
-
-    fn monitor(&self) -> Arc<dyn Monitor> {
-        self.monitor.clone()
-    }
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {
         let due = self.due(to, message.payload.bytes());
@@ -156,10 +149,7 @@ impl Link for Delayed {
         // The wait for a slow rank was extended. Its message has the time of a wait to become due.
         let extended = deadline > since && Instant::now() > deadline;
         let deadline = if extended { Instant::now() + (deadline - since) } else { deadline };
-        if arrived.header != header {
-            let (expected, got) = (header.to_string(), arrived.header.to_string());
-            return Err(LinkError::Order { rank: self.link.rank(), peer: from, expected, got });
-        }
+        LinkError::check_order(self.link.rank(), from, header, arrived.header)?;
         loop {
             let Ok(left) = arrived.due.duration_since(SystemTime::now()) else { return Ok(arrived.payload) };
             if left.is_zero() {

@@ -4,6 +4,7 @@
 //! differences between members ([`Collectives`](super::Collectives)), and a collective inside of a stage's code has one
 //! way for all errors, which is to unwind with this type.
 
+use super::header::Header;
 use super::wire_error::WireError;
 use burn_pipeline_plan::plan::CollectiveError;
 use serde::{Deserialize, Serialize};
@@ -97,6 +98,14 @@ pub enum LinkError {
 burn_pipeline_plan::debug_as_text!(LinkError);
 
 impl LinkError {
+    /// Refuses a message from `peer` that is not the expected one.
+    pub(super) fn check_order(rank: usize, peer: usize, expected: Header, got: Header) -> Result<(), Self> {
+        if expected == got {
+            return Ok(());
+        }
+        Err(LinkError::Order { rank, peer, expected: expected.to_string(), got: got.to_string() })
+    }
+
     /// Returns true if it only repeats the failure of another rank, which all ranks know.
     pub(crate) fn is_echo(&self) -> bool {
         matches!(self, LinkError::Peer(_) | LinkError::Interrupted(_))

@@ -1,12 +1,5 @@
 //! Launchers, and the environment variables by which they are recognised.
 //!
-//! | launcher | rank | ranks | rank on this machine |
-//! |---|---|---|---|
-//! | Open MPI `mpirun` | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` |
-//! | MPICH, Intel MPI `mpiexec` | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` |
-//! | torchrun, and by hand | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` |
-//! | Slurm `srun` | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, else `SLURM_NTASKS` | `SLURM_LOCALID` |
-//!
 //! A Slurm batch script has `SLURM_PROCID` and `SLURM_NTASKS` too, but runs once. `srun` started the process only if a
 //! variable of a step, such as `SLURM_STEP_ID`, is set as well. Slurm's PMI sets `PMI_RANK` and `PMI_SIZE` in steps,
 //! also in processes that MPICH did not start; MPICH sets `MPI_LOCALRANKID` too.

@@ -1,10 +1,9 @@
 //! The trait of all transports.
 
-use super::activity::Activity;
 use super::collectives::Collectives;
 use super::error::LinkError;
 use super::header::{Header, Message};
-use super::monitor::Monitor;
+use super::monitor::{Activity, Monitor};
 use crate::payload::Payload;
 use std::sync::Arc;
 use std::time::Instant;

@@ -37,11 +37,6 @@ impl Logged {
             tensors = %PayloadSpec::of_payload(payload), bytes = payload.bytes(), "{what}"
         );
     }
-
-    fn received(&self, from: usize, header: Header, payload: Payload) -> Payload {
-        self.tell("received", from, header, &payload);
-        payload
-    }
 }
 
 impl Link for Logged {
@@ -55,7 +50,8 @@ impl Link for Logged {
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
         let payload = self.0.receive(from, header, deadline)?;
-        Ok(self.received(from, header, payload))
+        self.tell("received", from, header, &payload);
+        Ok(payload)
     }
 
     fn collectives(&mut self) -> Option<&mut dyn Collectives> {

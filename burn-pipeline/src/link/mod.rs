@@ -20,7 +20,6 @@
 //! Reading order: `header.rs` (what a message is), `link_trait.rs`, `collectives.rs`, `threads.rs` (the simplest
 //! transport), `kit/` (messages as bytes), `tcp/`.
 
-mod activity;
 mod collectives;
 #[cfg(feature = "flex")]
 pub mod conformance;
@@ -43,7 +42,6 @@ mod tcp;
 mod threads;
 mod wire_error;
 
-pub use activity::Activity;
 pub use collectives::{Collectives, FlatCollective};
 pub use delayed::Delayed;
 pub(crate) use error::PANICKED;
@@ -55,7 +53,7 @@ pub use launch::{Launch, LaunchError};
 pub use launcher::Launcher;
 pub use link_trait::Link;
 pub(crate) use logged::{Logged, TRANSFER};
-pub use monitor::Monitor;
+pub use monitor::{Activity, Monitor};
 pub(crate) use moving_deadline::Pace;
 pub(crate) use moving_deadline::TIMES as PROLONGED;
 pub use rendezvous::{Admission, Rendezvous, Secret};

@@ -8,7 +8,7 @@
 //!    slow: its message may be under way, and it works on afterwards. Once the time is used up, it does not.
 //! 2. A wait that goes on where a probe has found nothing is as long as both together.
 
-use super::activity::Activity;
+use super::monitor::Activity;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};

@@ -6,10 +6,10 @@
 //! Only the executor's half keeps the end alive, and forwards every method to it. A rank runs its stages and its
 //! exchanges on one thread, so nobody waits for the lock.
 
-use super::activity::Activity;
 use super::collectives::{Collectives, FlatCollective};
 use super::error::LinkError;
 use super::link_trait::Link;
+use super::monitor::Activity;
 use crate::payload::AnyTensor;
 use parking_lot::Mutex;
 use std::fmt;

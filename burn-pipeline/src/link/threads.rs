@@ -9,24 +9,24 @@
 //!    (`hand_over.rs`). If the receiver has another device, it moves the payload there, under one lock that all
 //!    ranks share. So transfers between devices have one global order: two threads that issue opposite transfers at
 //!    once could order the two devices' queues differently, and hang.
-//! 3. `all_gather` fills a round's table; the last rank wakes the others.
+//! 3. `all_gather` fills a table; the last rank wakes the others.
 //! 4. `abort` records the first failure and wakes all ranks. A dropped end is recorded too: messages that its rank
 //!    has sent are still received, and then a wait for it fails.
-//! 5. `interrupt` also records and wakes, until all ranks meet in `recover`: the last rank to arrive empties all
-//!    inboxes and rounds and clears the interruption, while the others wait there and send nothing.
+//! 5. `interrupt` also records and wakes, until all ranks meet in `recover`, at a table as in a gather: the last rank to
+//!    arrive empties all inboxes and tables and clears the interruption, while the others wait there and send nothing.
 
-use super::activity::Activity;
 use super::error::{AGREEMENT, Failure, LinkError, PANICKED};
 use super::hand_over::one_queue;
 use super::header::{Header, Message};
 use super::link_trait::Link;
-use super::monitor::Monitor;
+use super::monitor::{Activity, Monitor};
 use super::moving_deadline::{Doing, MovingDeadline};
 use crate::payload::Payload;
 use burn::tensor::Device;
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,17 +39,23 @@ pub struct Threads {
 
 #[derive(Debug)]
 struct SharedState {
-    inboxes: Vec<Inbox>,
-    rounds: Mutex<Rounds>,
-    round_done: Condvar,
+    /// What has arrived for each rank: one queue for each sender.
+    inboxes: Vec<Watched<Vec<VecDeque<Message>>>>,
+    /// The tables that not all ranks have taken.
+    tables: Watched<BTreeMap<TableNumber, Table>>,
     doing: Vec<Doing>,
     activity_changes: AtomicU64,
     failures: Mutex<Failures>,
-    recovery: Mutex<Recovery>,
-    recovered: Condvar,
     /// Ranks that have dropped their end.
     closed: Vec<AtomicBool>,
     between_devices: Mutex<()>,
+}
+
+/// State, and what wakes the ranks that wait for it to change.
+#[derive(Debug, Default)]
+struct Watched<S> {
+    state: Mutex<S>,
+    changed: Condvar,
 }
 
 /// The failure that ended the link, and the one that interrupts it.
@@ -59,47 +65,31 @@ struct Failures {
     interruption: Option<Failure>,
 }
 
-/// The ranks that wait in `recover`, and how many recoveries are done.
-#[derive(Debug, Default)]
-struct Recovery {
-    arrived: Vec<bool>,
-    times: u64,
-}
-
+/// The ranks' bytes in a gather. In a recovery they are empty.
 #[derive(Debug)]
-struct Inbox {
-    queues: Mutex<Vec<VecDeque<Message>>>,
-    arrived: Condvar,
-}
-
-/// Incomplete gathers. A rank may be one round ahead of a slow one, never two.
-#[derive(Debug, Default)]
-struct Rounds {
-    open: VecDeque<Round>,
-    first: u64,
-}
-
-#[derive(Debug, Clone)]
-struct Round {
+struct Table {
     rows: Vec<Option<Vec<u8>>>,
+    /// How many ranks have taken the rows.
     taken: usize,
 }
+
+/// The number of a table: how many recoveries came before it, and how many gathers since.
+type TableNumber = (u64, u64);
+
+/// The second part of a recovery's number.
+const RECOVERY: u64 = u64::MAX;
 
 impl Threads {
     /// A link for `ranks` threads.
     pub fn new(ranks: usize) -> Self {
         one_queue();
-        let inbox = || Inbox { queues: Mutex::new(vec![VecDeque::new(); ranks]), arrived: Condvar::new() };
         Self {
             shared: Arc::new(SharedState {
-                inboxes: (0..ranks).map(|_| inbox()).collect(),
-                rounds: Mutex::default(),
-                round_done: Condvar::new(),
+                inboxes: (0..ranks).map(|_| Watched::new(vec![VecDeque::new(); ranks])).collect(),
+                tables: Watched::default(),
                 doing: (0..ranks).map(|_| Doing::default()).collect(),
                 activity_changes: AtomicU64::new(0),
                 failures: Mutex::default(),
-                recovery: Mutex::new(Recovery { arrived: vec![false; ranks], times: 0 }),
-                recovered: Condvar::new(),
                 closed: (0..ranks).map(|_| AtomicBool::new(false)).collect(),
                 between_devices: Mutex::default(),
             }),
@@ -108,7 +98,7 @@ impl Threads {
 
     /// The end of one rank. Payloads that it receives are moved to `device`.
     pub fn link(&self, rank: usize, device: Device) -> ThreadLink {
-        ThreadLink { shared: self.shared.clone(), rank, device, round: 0 }
+        ThreadLink { shared: self.shared.clone(), rank, device, next_gather: (0, 0) }
     }
 }
 
@@ -131,6 +121,18 @@ impl Monitor for Threads {
     }
 }
 
+impl<S> Watched<S> {
+    fn new(state: S) -> Self {
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn wake(&self) {
+        // Taking the lock ensures that no rank is between its last check and its wait.
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+}
+
 impl SharedState {
     fn abort(&self, failure: Failure) {
         self.failures.lock().end.get_or_insert(failure);
@@ -142,24 +144,16 @@ impl SharedState {
         self.wake();
     }
 
-    /// Drops all messages in flight, while all ranks are in `recover`.
-    fn empty(&self) {
-        self.inboxes.iter().for_each(|inbox| inbox.queues.lock().iter_mut().for_each(VecDeque::clear));
-        *self.rounds.lock() = Rounds::default();
-        self.failures.lock().interruption = None;
-    }
-
     /// Wakes all ranks.
     fn wake(&self) {
-        // Taking each lock ensures that no rank is between its last check and its wait.
-        for inbox in &self.inboxes {
-            let _queues = inbox.queues.lock();
-            inbox.arrived.notify_all();
-        }
-        drop(self.rounds.lock());
-        self.round_done.notify_all();
-        drop(self.recovery.lock());
-        self.recovered.notify_all();
+        self.inboxes.iter().for_each(Watched::wake);
+        self.tables.wake();
+    }
+
+    /// Drops all messages in flight and the interruption, while all ranks are in `recover`.
+    fn empty(&self) {
+        self.inboxes.iter().for_each(|inbox| inbox.state.lock().iter_mut().for_each(VecDeque::clear));
+        self.failures.lock().interruption = None;
     }
 
     /// What a rank is doing, then the rank that it waits for, and so on.
@@ -178,13 +172,14 @@ impl SharedState {
         self.closed.get(rank).is_some_and(|closed| closed.load(Ordering::SeqCst))
     }
 
-    fn fail_if_aborted(&self) -> Result<(), LinkError> {
-        self.failures.lock().end.clone().map_or(Ok(()), |failure| Err(LinkError::Peer(failure)))
-    }
-
-    fn fail_if_interrupted(&self) -> Result<(), LinkError> {
-        self.fail_if_aborted()?;
-        self.failures.lock().interruption.clone().map_or(Ok(()), |failure| Err(LinkError::Interrupted(failure)))
+    /// Refuses to go on after a failure. A rank that recovers from an interruption goes on after that.
+    fn refuse_failed(&self, recovers: bool) -> Result<(), LinkError> {
+        let failures = self.failures.lock();
+        match (&failures.end, &failures.interruption) {
+            (Some(end), _) => Err(LinkError::Peer(end.clone())),
+            (None, Some(interruption)) if !recovers => Err(LinkError::Interrupted(interruption.clone())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -197,7 +192,7 @@ pub struct ThreadLink {
     shared: Arc<SharedState>,
     rank: usize,
     device: Device,
-    round: u64,
+    next_gather: TableNumber,
 }
 
 impl ThreadLink {
@@ -205,9 +200,72 @@ impl ThreadLink {
         &self.shared.doing[self.rank]
     }
 
-    /// The error of a wait for a rank that has left.
-    fn left(&self, peer: usize, what: String) -> LinkError {
-        LinkError::Left { rank: self.rank, peer, what }
+    /// The error of a rank that does not exist.
+    fn missing(&self, rank: usize) -> LinkError {
+        LinkError::NoSuchRank { rank, ranks: self.ranks() }
+    }
+
+    /// Waits for `what` until `take` returns it. It is still to come from the ranks for which `awaits` is true.
+    ///
+    /// # Errors
+    /// Returns the first failure (see [`SharedState::refuse_failed`]), or an error that names an awaited rank, if that
+    /// has left or the deadline passes.
+    fn wait<S, T>(
+        &self,
+        watched: &Watched<S>,
+        (what, deadline): (&dyn Display, Instant),
+        recovers: bool,
+        awaits: impl Fn(&S, usize) -> bool,
+        mut take: impl FnMut(&mut S) -> Option<T>,
+    ) -> Result<T, LinkError> {
+        let (since, mut moving, rank) = (Instant::now(), self.doing().wait(deadline), self.rank);
+        let mut state = watched.state.lock();
+        loop {
+            if let Some(taken) = take(&mut state) {
+                return Ok(taken);
+            }
+            self.shared.refuse_failed(recovers)?;
+            let awaited = || (0..self.ranks()).filter(|&rank| awaits(&state, rank));
+            // Report a rank that has left before one that may still come.
+            if let Some(peer) = awaited().find(|&rank| self.shared.has_left(rank)) {
+                return Err(LinkError::Left { rank, peer, what: what.to_string() });
+            }
+            let Some(left) = self.left_to_wait(&mut moving) else {
+                let (peer, seconds) = (awaited().next().unwrap_or(rank), since.elapsed().as_secs_f64());
+                let peer_state = self.shared.states_from(peer);
+                return Err(LinkError::Deadline { rank, peer, what: what.to_string(), seconds, peer_state });
+            };
+            watched.changed.wait_for(&mut state, left);
+        }
+    }
+
+    /// Puts this rank's bytes into a table, and waits for those of all ranks.
+    fn meet(
+        &self,
+        number: TableNumber,
+        bytes: Vec<u8>,
+        until: (&dyn Display, Instant),
+    ) -> Result<Vec<Vec<u8>>, LinkError> {
+        let (ranks, tables, recovers) = (self.ranks(), &self.shared.tables, number.1 == RECOVERY);
+        let mut open = tables.state.lock();
+        let table = open.entry(number).or_insert_with(|| Table { rows: vec![None; ranks], taken: 0 });
+        table.rows[self.rank] = Some(bytes);
+        if recovers && table.rows.iter().all(Option::is_some) {
+            self.shared.empty();
+            open.retain(|other, _| *other == number);
+        }
+        drop(open);
+        tables.changed.notify_all();
+        let missing = |open: &BTreeMap<_, Table>, rank: usize| open[&number].rows[rank].is_none();
+        self.wait(tables, until, recovers, missing, |open| {
+            let table = open.get_mut(&number)?;
+            let rows = table.rows.iter().cloned().collect::<Option<_>>()?;
+            table.taken += 1;
+            if table.taken == ranks {
+                open.remove(&number);
+            }
+            Some(rows)
+        })
     }
 
     /// The time left to wait; `None` if the deadline has passed and no rank does slow work.
@@ -222,11 +280,6 @@ impl ThreadLink {
             prolonged.then(|| self.shared.activity_changes.fetch_add(1, Ordering::Relaxed));
             remaining(moving.deadline)
         })
-    }
-
-    fn too_late(&self, peer: usize, what: String, since: Instant) -> LinkError {
-        let peer_state = self.shared.states_from(peer);
-        LinkError::Deadline { rank: self.rank, peer, what, seconds: since.elapsed().as_secs_f64(), peer_state }
     }
 }
 
@@ -258,51 +311,35 @@ impl Link for ThreadLink {
     }
 
     fn send(&mut self, to: usize, message: Message, _: Instant) -> Result<(), LinkError> {
-        self.shared.fail_if_interrupted()?;
-        let missing = LinkError::NoSuchRank { rank: to, ranks: self.ranks() };
-        let inbox = self.shared.inboxes.get(to).ok_or(missing)?;
+        self.shared.refuse_failed(false)?;
+        let inbox = self.shared.inboxes.get(to).ok_or_else(|| self.missing(to))?;
         let payload = message.payload.unshared();
-        inbox.queues.lock()[self.rank].push_back(Message { payload, ..message });
-        inbox.arrived.notify_all();
+        inbox.state.lock()[self.rank].push_back(Message { payload, ..message });
+        inbox.changed.notify_all();
         Ok(())
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let (since, mut moving) = (Instant::now(), self.doing().wait(deadline));
+        if from >= self.ranks() {
+            return Err(self.missing(from));
+        }
         let inbox = &self.shared.inboxes[self.rank];
-        let mut queues = inbox.queues.lock();
-        if from >= queues.len() {
-            return Err(LinkError::NoSuchRank { rank: from, ranks: queues.len() });
-        }
-        loop {
-            if let Some(message) = queues[from].pop_front() {
-                drop(queues);
-                if message.header == header {
-                    return Ok(self.to_device(message.payload));
-                }
-                let (expected, got) = (header.to_string(), message.header.to_string());
-                return Err(LinkError::Order { rank: self.rank, peer: from, expected, got });
-            }
-            self.shared.fail_if_interrupted()?;
-            if self.shared.has_left(from) {
-                return Err(self.left(from, header.to_string()));
-            }
-            let left = self.left_to_wait(&mut moving);
-            let left = left.ok_or_else(|| self.too_late(from, header.to_string(), since))?;
-            inbox.arrived.wait_for(&mut queues, left);
-        }
+        let message =
+            self.wait(inbox, (&header, deadline), false, |_, rank| rank == from, |queues| queues[from].pop_front())?;
+        LinkError::check_order(self.rank, from, header, message.header)?;
+        Ok(self.to_device(message.payload))
     }
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
         let since = Instant::now();
         let inbox = &self.shared.inboxes[self.rank];
-        let mut queues = inbox.queues.lock();
+        let mut queues = inbox.state.lock();
         loop {
             let next = |&rank: &usize| Some((rank, queues.get(rank)?.front()?.header));
             if let Some(next) = from.iter().find_map(next) {
                 return Ok(Some(next));
             }
-            self.shared.fail_if_interrupted()?;
+            self.shared.refuse_failed(false)?;
             if from.iter().any(|&rank| self.shared.has_left(rank)) {
                 return Ok(None);
             }
@@ -312,46 +349,15 @@ impl Link for ThreadLink {
                 }
                 return Ok(None);
             };
-            inbox.arrived.wait_for(&mut queues, left);
+            inbox.changed.wait_for(&mut queues, left);
         }
     }
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
-        self.shared.fail_if_interrupted()?;
-        let (since, mut moving) = (Instant::now(), self.shared.doing[self.rank].wait(deadline));
-        let ranks = self.ranks();
-        let mut rounds = self.shared.rounds.lock();
-        let place = (self.round - rounds.first) as usize;
-        if place == rounds.open.len() {
-            rounds.open.push_back(Round { rows: vec![None; ranks], taken: 0 });
-        }
-        rounds.open[place].rows[self.rank] = Some(bytes);
-        self.shared.round_done.notify_all();
-        loop {
-            let place = (self.round - rounds.first) as usize;
-            let round = &mut rounds.open[place];
-            if let Some(table) = round.rows.iter().cloned().collect::<Option<Vec<_>>>() {
-                round.taken += 1;
-                if round.taken == ranks {
-                    rounds.open.pop_front();
-                    rounds.first += 1;
-                }
-                self.round += 1;
-                return Ok(table);
-            }
-            // Report a rank that has left before one that may still come.
-            let missing = || (0..ranks).filter(|&rank| round.rows[rank].is_none());
-            let gone = missing().find(|&rank| self.shared.has_left(rank));
-            let missing = missing().next().unwrap_or(self.rank);
-            self.shared.fail_if_interrupted()?;
-            if let Some(gone) = gone {
-                return Err(self.left(gone, "its part of a gather".to_owned()));
-            }
-            let Some(left) = self.left_to_wait(&mut moving) else {
-                return Err(self.too_late(missing, "its part of a gather".to_owned(), since));
-            };
-            self.shared.round_done.wait_for(&mut rounds, left);
-        }
+        self.shared.refuse_failed(false)?;
+        let rows = self.meet(self.next_gather, bytes, (&"its part of a gather", deadline))?;
+        self.next_gather.1 += 1;
+        Ok(rows)
     }
 
     fn abort(&mut self, message: String) {
@@ -363,30 +369,9 @@ impl Link for ThreadLink {
     }
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        let (since, shared) = (Instant::now(), self.shared.clone());
-        let mut moving = shared.doing[self.rank].wait(deadline);
-        let mut recovery = shared.recovery.lock();
-        let times = recovery.times;
-        recovery.arrived[self.rank] = true;
-        if recovery.arrived.iter().all(|&arrived| arrived) {
-            shared.empty();
-            recovery.arrived.fill(false);
-            recovery.times += 1;
-            shared.recovered.notify_all();
-        }
-        while recovery.times == times {
-            shared.fail_if_aborted()?;
-            let missing =
-                || recovery.arrived.iter().enumerate().filter(|(_, arrived)| !**arrived).map(|(rank, _)| rank);
-            if let Some(gone) = missing().find(|&rank| shared.has_left(rank)) {
-                return Err(self.left(gone, AGREEMENT.to_owned()));
-            }
-            let first = missing().next().unwrap_or(self.rank);
-            let left = self.left_to_wait(&mut moving);
-            let left = left.ok_or_else(|| self.too_late(first, AGREEMENT.to_owned(), since))?;
-            shared.recovered.wait_for(&mut recovery, left);
-        }
-        self.round = 0;
+        let (recoveries, _) = self.next_gather;
+        self.meet((recoveries, RECOVERY), Vec::new(), (&AGREEMENT, deadline))?;
+        self.next_gather = (recoveries + 1, 0);
         Ok(())
     }
 }

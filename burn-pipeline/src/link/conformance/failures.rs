@@ -1,9 +1,9 @@
 //! Cases of failures: they are named, and nobody waits beyond a deadline.
 
 use super::material::{TIMEOUT, assert_same, barrier, deadline, header, message, numbers, others};
-use crate::link::activity::Activity;
 use crate::link::error::LinkError;
 use crate::link::link_trait::Link;
+use crate::link::monitor::Activity;
 use crate::payload::{Boundary, Payload};
 use burn_pipeline_plan::plan::{Op, Task};
 use std::time::{Duration, Instant};

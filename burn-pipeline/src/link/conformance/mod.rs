@@ -11,7 +11,7 @@
 //! 2. If ranks are threads of one process, [`run_on_threads`] runs every case. If they are processes, each process
 //!    runs [`CASES`] in order and opens a new link for each.
 //!
-//! Reading order: `messages.rs`, `gathers.rs`, `failures.rs`; their helpers are in `material.rs`.
+//! Reading order: `messages.rs`, `failures.rs`; their helpers are in `material.rs`.
 //!
 //! ```no_run
 //! use burn::tensor::Device;
@@ -28,7 +28,6 @@
 #![allow(clippy::unwrap_used, reason = "cases fail by panicking")]
 
 mod failures;
-mod gathers;
 mod material;
 mod messages;
 
@@ -48,8 +47,8 @@ pub const CASES: &[Case] = &[
     ("a probe names the next message and leaves it there", messages::tells_what_has_come),
     ("a rank sends to itself", messages::sends_to_itself),
     ("messages travel while ranks compute", messages::overlaps),
-    ("a gather gives every rank's value to every rank", gathers::gathers),
-    ("a gather carries bytes", gathers::gathers_bytes),
+    ("a gather gives every rank's value to every rank", messages::gathers),
+    ("a gather carries bytes", messages::gathers_bytes),
     ("a message out of order is refused", failures::refuses_disorder),
     ("ranks that do not exist are refused", failures::refuses_unknown_ranks),
     ("a wait ends at its deadline and says what the peer is doing", failures::keeps_deadlines),

@@ -13,11 +13,10 @@ use super::frame::Frame;
 use super::mailbox::Mailbox;
 use super::packed::Packed;
 use super::waiting::Awaited;
-use crate::link::activity::Activity;
 use crate::link::error::{Failure, LinkError, PANICKED};
 use crate::link::header::{Header, Message};
 use crate::link::link_trait::Link;
-use crate::link::monitor::Monitor;
+use crate::link::monitor::{Activity, Monitor};
 use crate::link::wire_error::WireError;
 use crate::payload::Payload;
 use burn::tensor::{Bytes, Device};
@@ -57,7 +56,8 @@ pub trait Peers: Debug + Send + Sync + 'static {
 
 impl<P: Peers> Monitor for P {
     fn activity(&self, rank: usize) -> Activity {
-        self.mailbox().activity(rank)
+        // Other ranks are asked only when a wait is about to fail; the error then contains their answers.
+        if rank == self.mailbox().rank { self.mailbox().own_activity() } else { Activity::Idle }
     }
 
     fn progress(&self) -> u64 {
@@ -65,9 +65,7 @@ impl<P: Peers> Monitor for P {
     }
 
     fn abort(&self, failure: Failure) {
-        self.mailbox().abort(failure);
-        let outgoing = self.mailbox().take_failure();
-        outgoing.into_iter().for_each(|failure| self.send_all(&self.mailbox().failed(failure)));
+        self.mailbox().fail(failure).iter().for_each(|envelope| self.send_all(envelope));
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -141,8 +139,13 @@ impl<P: Peers> Endpoint<P> {
         deadline: Instant,
         mut take: impl FnMut() -> Option<T>,
     ) -> Result<T, LinkError> {
-        let ask = |question| self.peers.send_all(&Envelope::Ask { question });
-        self.mailbox().wait(deadline, &Awaited { peer: &|_| from, what, ask: &ask, late: LATE }, |_| take())
+        let awaited = Awaited { peer: &|_| from, what, ask: &self.ask(), late: LATE };
+        self.mailbox().wait(deadline, &awaited, |_| take())
+    }
+
+    /// Asks all other ranks what they are doing.
+    fn ask(&self) -> impl Fn(u64) {
+        |question| self.peers.send_all(&Envelope::Ask { question })
     }
 }
 
@@ -178,8 +181,7 @@ impl<P: Peers> Link for Endpoint<P> {
     }
 
     fn receive(&mut self, from: usize, header: Header, deadline: Instant) -> Result<Payload, LinkError> {
-        let ask = |question| self.peers.send_all(&Envelope::Ask { question });
-        self.mailbox().receive(from, header, &self.device, deadline, &ask)
+        self.mailbox().receive(from, header, &self.device, deadline, &self.ask())
     }
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {
@@ -192,7 +194,7 @@ impl<P: Peers> Link for Endpoint<P> {
         for rank in self.mailbox().others() {
             self.peers.send(rank, Envelope::Gather { round, bytes: bytes.clone() }, Vec::new())?;
         }
-        self.mailbox().gather(round, bytes, deadline, &|question| self.peers.send_all(&Envelope::Ask { question }))
+        self.mailbox().gather(round, bytes, deadline, &self.ask())
     }
 
     fn abort(&mut self, message: String) {
@@ -201,15 +203,14 @@ impl<P: Peers> Link for Endpoint<P> {
 
     fn interrupt(&mut self, message: String) {
         let failure = Failure { rank: self.mailbox().rank, message };
-        if let Some(gathers) = self.mailbox().interrupt(failure.clone()) {
-            self.peers.send_all(&Envelope::Interrupted { failure, gathers });
-        }
+        self.mailbox().interrupt(failure).iter().for_each(|envelope| self.peers.send_all(envelope));
     }
 
     fn recover(&mut self, deadline: Instant) -> Result<(), LinkError> {
-        self.mailbox().begin_recovery();
+        // What this rank has sent to itself is dropped too.
+        self.mailbox().handle(self.rank(), Envelope::Recovered);
         self.peers.send_all(&Envelope::Recovered);
-        self.mailbox().recover(deadline, &|question| self.peers.send_all(&Envelope::Ask { question }))
+        self.mailbox().recover(deadline, &self.ask())
     }
 }
 

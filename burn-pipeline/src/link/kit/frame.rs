@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 const MAGIC: [u8; 4] = *b"bplk";
+const REPEAT_MAGIC: [u8; 4] = *b"bplr";
 
 /// What a message is about, and which tensors it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,6 +116,38 @@ impl Frame {
     /// The length of each tensor in bytes, in order.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.tensors().map(|(dtype, shape)| shape.iter().product::<usize>() * dtype.size())
+    }
+}
+
+/// The frame of a message that repeats an earlier one except for its microbatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repeat {
+    /// The number of the repeated message; the transport defines the numbers.
+    pub number: u16,
+    /// The microbatch.
+    pub microbatch: usize,
+}
+
+impl Repeat {
+    /// Returns true if the bytes begin like a repeat frame.
+    pub fn is(bytes: &[u8]) -> bool {
+        bytes.starts_with(&REPEAT_MAGIC)
+    }
+
+    /// The frame as bytes.
+    ///
+    /// # Errors
+    /// Returns [`WireError`] if it cannot be encoded.
+    pub fn write(self) -> Result<Vec<u8>, WireError> {
+        seal(REPEAT_MAGIC, &self)
+    }
+
+    /// Reads a frame; `None` if the bytes begin with something else, such as a whole [`Frame`].
+    ///
+    /// # Errors
+    /// Returns [`WireError`] if the bytes were changed or cut, or have another version.
+    pub fn read(bytes: &[u8]) -> Result<Option<Self>, WireError> {
+        if Self::is(bytes) { open(REPEAT_MAGIC, bytes).map(Some) } else { Ok(None) }
     }
 }
 

@@ -12,9 +12,8 @@
 
 use super::envelope::Envelope;
 use super::frame::Frame;
-use crate::link::activity::Activity;
 use crate::link::error::{Failure, LinkError};
-use crate::link::monitor::Monitor;
+use crate::link::monitor::Activity;
 use crate::link::moving_deadline::{Doing, Pace};
 use burn::tensor::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -31,7 +30,7 @@ pub struct Mailbox {
     contents: Mutex<Contents>,
     pub(super) changed: Condvar,
     pub(super) doing: Doing,
-    activities: AtomicU64,
+    pub(super) activities: AtomicU64,
     pub(super) waiting: AtomicBool,
 }
 
@@ -67,8 +66,6 @@ pub(super) struct Contents {
     pub(super) closed: Vec<bool>,
     /// Why nothing more can arrive, if nothing can.
     pub(super) broken: Option<LinkError>,
-    /// A failure that the other ranks are still to be told.
-    pub(super) outgoing_failure: Option<Failure>,
     /// Interruptions, by the number of earlier recoveries, each with the number of gathers that its sender had ended.
     interruptions: BTreeMap<u64, (Failure, u64)>,
     /// How many gathers this rank has ended since the last recovery.
@@ -80,11 +77,6 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Returns true if there was a failure, here or elsewhere.
-    fn has_failed(&self) -> bool {
-        self.failure.is_some() || self.broken.is_some()
-    }
-
     /// The recoveries that this rank has ended, and the gathers since.
     fn reached(&self) -> (u64, u64) {
         (self.recovered, self.gathered)
@@ -213,9 +205,10 @@ impl Mailbox {
         if rank < ranks { Ok(rank) } else { Err(LinkError::NoSuchRank { rank, ranks }) }
     }
 
-    /// Adds a message. Call [`Mailbox::wake`] afterwards.
+    /// Adds a message, and wakes the waiting thread.
     pub fn deliver(&self, from: usize, message: (Frame, Vec<Bytes>)) {
         self.contents().inbox[from].push_back(message);
+        self.changed.notify_all();
     }
 
     /// Handles an envelope that is not a message, and wakes the waiting thread. Returns the reply to send, if any.
@@ -261,11 +254,6 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// Counts an extended wait for a slow rank as progress, so this rank does not seem to hang.
-    pub(super) fn waits_on(&self) {
-        self.activities.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Records what this rank is doing.
     pub fn set_activity(&self, activity: Activity) {
         self.activities.fetch_add(1, Ordering::Relaxed);
@@ -284,7 +272,8 @@ impl Mailbox {
 
     /// Returns true if there was a failure, here or elsewhere.
     pub fn has_failed(&self) -> bool {
-        self.contents().has_failed()
+        let contents = self.contents();
+        contents.failure.is_some() || contents.broken.is_some()
     }
 
     /// Returns true if a rank has closed the link.
@@ -298,10 +287,15 @@ impl Mailbox {
         Envelope::Failed { failure, recoveries, gathers }
     }
 
-    /// Takes the failure that the other ranks are still to be told. It is returned once, so it is not sent around
-    /// forever.
-    pub fn take_failure(&self) -> Option<Failure> {
-        self.contents().outgoing_failure.take()
+    /// Records a failure, and wakes the waiting thread. Returns the envelope that tells the other ranks, if it is the
+    /// first failure: so none is sent around forever.
+    pub fn fail(&self, failure: Failure) -> Option<Envelope> {
+        let mut contents = self.contents();
+        let (recoveries, gathers) = contents.reached();
+        let first = contents.put_failure(failure.clone(), (recoveries, gathers));
+        drop(contents);
+        self.wake();
+        first.then_some(Envelope::Failed { failure, recoveries, gathers })
     }
 
     /// Records why nothing more can arrive, and wakes the waiting thread.
@@ -318,16 +312,16 @@ impl Mailbox {
         self.contents().refuse_interrupted(self.rank)
     }
 
-    /// Records that this rank's call failed, and wakes the waiting thread. If it is the first interruption, which the
-    /// other ranks are to be told, returns the number of gathers that this rank has ended.
-    pub(super) fn interrupt(&self, failure: Failure) -> Option<u64> {
+    /// Records that this rank's call failed, and wakes the waiting thread. Returns the envelope that tells the other
+    /// ranks, if it is the first interruption.
+    pub(super) fn interrupt(&self, failure: Failure) -> Option<Envelope> {
         let mut contents = self.contents();
-        let (recovered, gathered) = (contents.recovered, contents.gathered);
+        let (recovered, gathers) = contents.reached();
         let first = !contents.interruptions.contains_key(&recovered);
-        contents.put_interruption(recovered, failure, gathered);
+        contents.put_interruption(recovered, failure.clone(), gathers);
         drop(contents);
         self.wake();
-        first.then_some(gathered)
+        first.then_some(Envelope::Interrupted { failure, gathers })
     }
 
     /// How many gathers this rank has ended since the last recovery: the number of the next one.
@@ -340,37 +334,15 @@ impl Mailbox {
         self.contents().failure.clone()
     }
 
-    /// Drops what this rank has sent to itself, before it tells the others that it has recovered.
-    pub(super) fn begin_recovery(&self) {
-        self.contents().begin_recovery(self.rank);
-    }
-}
-
-impl Monitor for Mailbox {
-    fn activity(&self, rank: usize) -> Activity {
-        // Other ranks are asked only when a wait is about to fail; the error then contains their answers.
-        if rank == self.rank { self.own_activity() } else { Activity::Idle }
-    }
-
-    fn progress(&self) -> u64 {
+    /// A number that changes whenever this rank changes its activity.
+    pub(super) fn progress(&self) -> u64 {
         self.activities.load(Ordering::Relaxed)
     }
 
-    fn abort(&self, failure: Failure) {
-        let mut contents = self.contents();
-        let after = contents.reached();
-        if contents.put_failure(failure.clone(), after) {
-            contents.outgoing_failure = Some(failure);
-        }
-        drop(contents);
-        self.wake();
-    }
-
-    fn failure(&self) -> Option<Failure> {
+    /// The failure that ended the link or interrupts it.
+    pub(super) fn failure(&self) -> Option<Failure> {
         let contents = self.contents();
-        contents
-            .failure
-            .clone()
-            .or_else(|| contents.interruptions.get(&contents.recovered).map(|(failure, _)| failure.clone()))
+        let interruption = || contents.interruptions.get(&contents.recovered).map(|(failure, _)| failure.clone());
+        contents.failure.clone().or_else(interruption)
     }
 }

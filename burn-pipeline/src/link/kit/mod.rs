@@ -7,12 +7,11 @@
 //! 2. Implement [`Peers::send`] so that it does not wait for the receiver: a thread for each connection writes the
 //!    length of [`Envelope::write`], its bytes, then the tensors.
 //! 3. A second thread for each connection reads. For [`Envelope::Message`] it reads the [`Frame`], receives the
-//!    tensors into [`Frame::buffers`], and puts both into the mailbox ([`Mailbox::deliver`], [`Mailbox::wake`]). It
-//!    gives every other envelope to [`Mailbox::handle`], and sends the reply if there is one. After
-//!    [`Envelope::Close`], which goes to `handle` too, the thread ends.
+//!    tensors into [`Frame::buffers`], and puts both into the mailbox ([`Mailbox::deliver`]). It gives every other
+//!    envelope to [`Mailbox::handle`], and sends the reply if there is one. After [`Envelope::Close`], which goes to
+//!    `handle` too, the thread ends.
 //! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call
-//!    [`abort`](super::Monitor::abort) on the [`Peers`], not on the mailbox, which cannot send. All waits then end
-//!    with an error, on every rank.
+//!    [`abort`](super::Monitor::abort) on the [`Peers`]. All waits then end with an error, on every rank.
 //! 5. Run the [conformance suite](super::conformance) with two, three and five ranks.
 //!
 //! The repository's example `unix_socket_link` is such a transport in 200 lines. Beyond that:
@@ -29,7 +28,6 @@ pub(in crate::link) mod envelope;
 pub(in crate::link) mod frame;
 pub(in crate::link) mod mailbox;
 pub(in crate::link) mod packed;
-pub(in crate::link) mod repeat;
 mod sealed;
 pub(in crate::link) mod waiting;
 
@@ -38,7 +36,6 @@ pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
 pub use endpoint::{Endpoint, Peers};
 pub use envelope::Envelope;
-pub use frame::Frame;
+pub use frame::{Frame, Repeat};
 pub use mailbox::Mailbox;
 pub use packed::Packed;
-pub use repeat::Repeat;

@@ -86,27 +86,16 @@ impl Frame {
     /// # Errors
     /// Returns [`WireError`] if the number of bodies or a body's length is not what the frame announces.
     pub fn message(self, bodies: Vec<Bytes>, device: &Device) -> Result<Message, WireError> {
-        let mut bodies = bodies.into_iter().enumerate();
-        let mut payload = Payload::default();
-        let (mut tensors, mut lengths) = (0, self.lengths());
-        for part in self.parts.iter() {
-            match part {
-                FramePart::Tag(tag) => payload.push_tag(*tag),
-                FramePart::Host(value) => payload.push_host(value.clone()),
-                FramePart::Tensor { dtype, shape } => {
-                    let expected = lengths.next().unwrap_or(0);
-                    let (index, body) = bodies.next().ok_or(WireError::Body { index: tensors, got: 0, expected })?;
-                    let wrong = WireError::Body { index, got: body.len(), expected };
-                    let data = TensorData::try_from_bytes(body, shape.clone(), *dtype).map_err(|_| wrong)?;
-                    payload.push_tensor(AnyTensor::from_data_exact(data, device));
-                    tensors += 1;
-                }
-            }
+        let (mut bodies, mut tensors) = (bodies.into_iter(), Vec::new());
+        for (index, ((dtype, shape), expected)) in self.tensors().zip(self.lengths()).enumerate() {
+            let body = bodies.next().ok_or(WireError::Body { index, got: 0, expected })?;
+            let wrong = WireError::Body { index, got: body.len(), expected };
+            let data = TensorData::try_from_bytes(body, shape.to_vec(), dtype).map_err(|_| wrong)?;
+            tensors.push(AnyTensor::from_data_exact(data, device));
         }
-        drop(lengths);
         match bodies.next() {
-            None => Ok(Message { header: self.header(), payload }),
-            Some((index, body)) => Err(WireError::Body { index, got: body.len(), expected: 0 }),
+            None => Ok(Message { header: self.header(), payload: self.with_tensors(tensors) }),
+            Some(body) => Err(WireError::Body { index: tensors.len(), got: body.len(), expected: 0 }),
         }
     }
 

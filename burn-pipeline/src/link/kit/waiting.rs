@@ -138,11 +138,7 @@ impl Mailbox {
     /// # Errors
     /// Returns [`LinkError::Order`].
     pub fn check_order(&self, from: usize, expected: Header, got: Header) -> Result<(), LinkError> {
-        if expected == got {
-            return Ok(());
-        }
-        let (expected, got) = (expected.to_string(), got.to_string());
-        Err(LinkError::Order { rank: self.rank, peer: from, expected, got })
+        LinkError::check_order(self.rank, from, expected, got)
     }
 
     /// Waits for the bytes of all ranks in a gather. This rank's bytes are `own`, and were already sent to all
@@ -187,7 +183,8 @@ impl Mailbox {
         let Some((other, answer)) = answers.find(|(_, answer)| own.waits_on_for(answer.pace)) else { return false };
         let (rank, what, does) = (self.rank, (awaited.what)(), answer.activity.as_str());
         tracing::warn!(rank, awaited = what, other, does, "a rank waits on for one that is slow");
-        self.waits_on();
+        // This counts as progress, so this rank does not seem to hang.
+        self.activities.fetch_add(1, Ordering::Relaxed);
         true
     }
 
@@ -226,7 +223,6 @@ mod tests {
     use super::*;
     use crate::link::error::Failure;
     use crate::link::kit::Envelope;
-    use crate::link::monitor::Monitor;
     use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
@@ -264,7 +260,7 @@ mod tests {
         let failure = Failure { rank: 1, message: "a broken stage".to_owned() };
         let left = Failure { rank: 2, message: "it has had enough".to_owned() };
         mailbox.handle(1, Envelope::Interrupted { failure, gathers: 0 });
-        mailbox.begin_recovery();
+        mailbox.handle(0, Envelope::Recovered);
         // Rank 2 has recovered, ended a gather and left, and rank 1's envelopes are slower.
         mailbox.handle(2, Envelope::Recovered);
         mailbox.handle(2, Envelope::Gather { round: 0, bytes: vec![2] });
@@ -293,12 +289,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(20));
-                mailbox.abort(lost("second"));
+                assert_eq!(mailbox.fail(lost("second")), None, "all others know of it");
             });
             let failed = mailbox.gather(0, vec![0], deadline, &ask).unwrap_err();
             assert_eq!(failed, LinkError::Peer(lost("first")));
         });
-        assert_eq!(mailbox.take_failure(), None, "all others know of it");
     }
 
     #[test]
@@ -322,7 +317,7 @@ mod tests {
             assert_eq!(rows, [[0], [1], [2]]);
         });
         assert_eq!(mailbox.fail_if_failed(), Err(LinkError::Interrupted(failure)));
-        mailbox.begin_recovery();
+        mailbox.handle(0, Envelope::Recovered);
         mailbox.handle(2, Envelope::Recovered);
         mailbox.recover(deadline, &ask).unwrap();
         part(0, 2);

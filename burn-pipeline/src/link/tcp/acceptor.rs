@@ -34,9 +34,8 @@ type Arrival<T> = (TcpStream, SocketAddr, T);
 /// Accepts connections that introduce themselves with a `T`.
 pub(super) struct Acceptor<T> {
     arrivals: Receiver<Result<Arrival<T>, (SocketAddr, Error)>>,
-    pending: Arc<Pending>,
+    greeter: Arc<Greeter<T>>,
     deadline: Instant,
-    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     ignored: usize,
     last_ignored: Option<String>,
@@ -45,14 +44,13 @@ pub(super) struct Acceptor<T> {
 impl<T: DeserializeOwned + Send + 'static> Acceptor<T> {
     /// Starts to accept connections, until the deadline.
     pub(super) fn start(listeners: Vec<TcpListener>, key: Key, deadline: Instant) -> Result<Self, Error> {
-        let (sender, arrivals) = channel();
-        let (pending, stop) = (Arc::new(Pending::default()), Arc::new(AtomicBool::new(false)));
         listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
-        let greeter = Greeter { key, deadline: deadline + MARGIN, pending: pending.clone(), arrivals: sender };
-        let stopped = stop.clone();
-        let body = move || accept_until(&stopped, &listeners, &greeter);
-        let thread = Some(Builder::new().name("tcp accept".to_owned()).spawn(body)?);
-        Ok(Self { arrivals, pending, deadline, stop, thread, ignored: 0, last_ignored: None })
+        let (sender, arrivals) = channel();
+        let (pending, stop) = (Pending::default(), AtomicBool::new(false));
+        let greeter = Arc::new(Greeter { key, deadline: deadline + MARGIN, pending, stop, arrivals: sender });
+        let accepting = greeter.clone();
+        let thread = Builder::new().name("tcp accept".to_owned()).spawn(move || accept(&accepting, &listeners))?;
+        Ok(Self { arrivals, greeter, deadline, thread: Some(thread), ignored: 0, last_ignored: None })
     }
 
     /// Returns the next connection that belongs to the job; `None` at the deadline.
@@ -81,35 +79,31 @@ impl<T> Acceptor<T> {
 
     /// The last connection that was not used, and why; if there is none, a silent one.
     pub(super) fn last_ignored(&self) -> Option<String> {
-        let silent = || Some(format!("the connection from {}: it has not said who it is", self.pending.oldest()?));
+        let silent =
+            || Some(format!("the connection from {}: it has not said who it is", self.greeter.pending.oldest()?));
         self.last_ignored.clone().or_else(silent)
     }
 }
 
 impl<T> Drop for Acceptor<T> {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.greeter.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // It checks `stop` after each pause, and never panics.
             let _ = thread.join();
         }
-        self.pending.close();
+        self.greeter.pending.close();
     }
 }
 
-/// What each connection's thread needs.
+/// What the threads share.
 struct Greeter<T> {
     key: Key,
     deadline: Instant,
-    pending: Arc<Pending>,
+    pending: Pending,
+    /// True once nothing more is accepted.
+    stop: AtomicBool,
     arrivals: Sender<Result<Arrival<T>, (SocketAddr, Error)>>,
-}
-
-impl<T> Clone for Greeter<T> {
-    fn clone(&self) -> Self {
-        let Self { key, deadline, pending, arrivals } = self;
-        Self { key: key.clone(), deadline: *deadline, pending: pending.clone(), arrivals: arrivals.clone() }
-    }
 }
 
 impl<T: DeserializeOwned> Greeter<T> {
@@ -137,12 +131,8 @@ impl<T: DeserializeOwned> Greeter<T> {
 }
 
 /// The body of the accepting thread.
-fn accept_until<T: DeserializeOwned + Send + 'static>(
-    stop: &AtomicBool,
-    listeners: &[TcpListener],
-    greeter: &Greeter<T>,
-) {
-    while !stop.load(Ordering::Relaxed) {
+fn accept<T: DeserializeOwned + Send + 'static>(greeter: &Arc<Greeter<T>>, listeners: &[TcpListener]) {
+    while !greeter.stop.load(Ordering::Relaxed) {
         let mut any = false;
         for listener in listeners {
             // There is no connection, or it is already gone.

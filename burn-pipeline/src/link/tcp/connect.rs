@@ -27,7 +27,7 @@ use crate::link::kit::envelope::printable;
 use crate::link::link_trait::Link;
 use crate::link::moving_deadline::LONGEST_TIMEOUT;
 use crate::link::rendezvous::{Admission, Rendezvous};
-use std::io::{Error, ErrorKind};
+use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -61,8 +61,8 @@ impl Mesh {
     pub fn connect_over(link: &mut dyn Link, timeout: Duration) -> Result<Connections, TcpError> {
         let deadline = Instant::now() + timeout.min(LONGEST_TIMEOUT);
         let rank = link.rank();
-        let (listener, port) = listen_anywhere().map_err(broken(rank))?;
-        let own = (nonce().map_err(broken(rank))?, host_name(), own_hosts(deadline), port);
+        let (listener, port) = listen_anywhere().map_err(TcpError::broken(rank))?;
+        let own = (nonce().map_err(TcpError::broken(rank))?, host_name(), own_hosts(deadline), port);
         let rows = gather(link, &own, deadline);
         let rows: Vec<(Nonce, String, Vec<String>, u16)> = rows.map_err(|error| TcpError::Link(error.to_string()))?;
         // All ranks use rank 0's bytes.
@@ -74,9 +74,8 @@ impl Mesh {
         });
         let addresses: Vec<Vec<Address>> = hosts.collect();
         let admission = &Admission::Anyone;
-        let all =
-            AddressTable { rank, first: 0, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
-        settle(all.connect(listener, deadline)?)
+        let all = AddressTable { rank, addresses: &addresses, key: Key::of(admission).of_job(&job), admission };
+        settle(all.connect(addresses.iter().map(|_| None).collect(), listener, deadline)?)
     }
 }
 
@@ -91,7 +90,7 @@ pub(super) struct JoinedRank {
 fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpError> {
     let Rendezvous { ranks, ref address, ref admission, .. } = *rendezvous;
     let listeners = listen_at(address, admission, deadline)?;
-    let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission), deadline).map_err(thread)?;
+    let mut acceptor = Acceptor::<Hello>::start(listeners, Key::of(admission), deadline).map_err(TcpError::thread)?;
     let mut joined: Vec<Option<JoinedRank>> = (0..ranks).map(|_| None).collect();
     while !all_are_there(&mut joined) {
         let Some((stream, from, hello)) = acceptor.next() else {
@@ -113,19 +112,14 @@ fn host(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
         }
     }
     let joined: Vec<JoinedRank> = joined.into_iter().flatten().collect();
-    let job = nonce().map_err(broken(0))?;
-    let mut tables = Vec::new();
+    let job = nonce().map_err(TcpError::broken(0))?;
     for (rank, receiver) in (1..).zip(&joined) {
-        let reached = receiver.stream.local_addr().map_err(broken(rank))?.ip();
+        let reached = receiver.stream.local_addr().map_err(TcpError::broken(rank))?.ip();
         let address = |rank: &JoinedRank| (for_rank(rank.from, reached).to_string(), rank.port);
-        tables.push(joined.iter().map(address).collect::<Vec<Address>>());
+        let welcome = Welcome::Ok((job, joined.iter().map(address).collect()));
+        write(&receiver.stream, &welcome, deadline + GRACE).map_err(TcpError::broken(rank))?;
     }
-    let mut connections = vec![None];
-    for (rank, (member, table)) in (1..).zip(joined.into_iter().zip(tables)) {
-        write(&member.stream, &Welcome::Ok((job, table)), deadline + GRACE).map_err(broken(rank))?;
-        connections.push(Some(member.stream));
-    }
-    Ok(connections)
+    Ok(std::iter::once(None).chain(joined.into_iter().map(|rank| Some(rank.stream))).collect())
 }
 
 /// Returns true if all have joined. A process that has ended since makes room for its replacement.
@@ -170,63 +164,65 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
         let (listener, port) = listen_beside(stream, address, admission)?;
         Ok((Hello { rank, ranks, port }, listener))
     })?;
-    let welcome: Welcome = read(&stream, deadline).map_err(broken(0))?;
+    let welcome: Welcome = read(&stream, deadline).map_err(TcpError::broken(0))?;
     let (job, addresses) = table(welcome, ranks)?;
-    // The addresses begin with rank 1's: the connection to rank 0 exists.
-    let all = AddressTable { rank, first: 1, addresses: &addresses, key: key.of_job(&job), admission };
-    let mut connections = all.connect(listener, deadline)?;
-    connections.insert(0, Some(stream));
-    Ok(connections)
+    let mut connections: Connections = addresses.iter().map(|_| None).collect();
+    connections[0] = Some(stream);
+    let all = AddressTable { rank, addresses: &addresses, key: key.of_job(&job), admission };
+    all.connect(connections, listener, deadline)
 }
 
-/// Reads rank 0's reply: the job's random bytes and the addresses of each rank from 1 on.
+/// Reads rank 0's reply: the job's random bytes, and the addresses of each rank but rank 0.
 pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Address>>), TcpError> {
     let (job, addresses) = welcome.map_err(|reason| TcpError::Refused(printable(&reason)))?;
     if addresses.len() + 1 != ranks {
-        return Err(broken(0)(ErrorKind::InvalidData.into()));
+        return Err(TcpError::broken(0)(ErrorKind::InvalidData.into()));
     }
-    Ok((job, addresses.into_iter().map(|address| vec![address]).collect()))
+    let of_rank_0 = Vec::new();
+    Ok((job, std::iter::once(of_rank_0).chain(addresses.into_iter().map(|address| vec![address])).collect()))
 }
 
-/// The ranks from `first` on, with their addresses.
+/// All ranks, with their addresses.
 struct AddressTable<'a> {
     rank: usize,
-    first: usize,
     addresses: &'a [Vec<Address>],
     key: Key,
     admission: &'a Admission,
 }
 
 impl AddressTable<'_> {
-    /// Connects to the ranks `first..rank` and accepts the connections of those above. The result begins with rank
-    /// `first`.
-    fn connect(&self, listener: TcpListener, deadline: Instant) -> Result<Connections, TcpError> {
-        let Self { rank, first, addresses, ref key, admission } = *self;
+    /// Connects to the ranks below this one that are not connected, and accepts the connections of those above.
+    fn connect(
+        &self,
+        mut connections: Connections,
+        listener: TcpListener,
+        deadline: Instant,
+    ) -> Result<Connections, TcpError> {
+        let Self { rank, addresses, ref key, admission } = *self;
         let at = (host_name(), listener.local_addr().map_or(0, |address| address.port()));
-        let mut acceptor = Acceptor::<Introduction>::start(vec![listener], key.clone(), deadline).map_err(thread)?;
-        let mut connections: Connections = addresses.iter().map(|_| None).collect();
+        let mut acceptor =
+            Acceptor::<Introduction>::start(vec![listener], key.clone(), deadline).map_err(TcpError::thread)?;
         // All at once: an address that does not answer costs each rank some seconds.
         let dialled = std::thread::scope(|scope| {
-            let dials = (first..rank).zip(addresses).map(|(peer, at)| {
-                let dial = Dial { peer, at, key, admission, deadline };
+            let below = (0..rank).filter(|&peer| connections[peer].is_none());
+            let dials = below.map(|peer| {
+                let dial = Dial { peer, at: &addresses[peer], key, admission, deadline };
                 let call = move || dial.connect(|_| Ok((Introduction { rank }, ())));
-                std::thread::Builder::new().spawn_scoped(scope, call).map_err(thread)
+                (peer, std::thread::Builder::new().spawn_scoped(scope, call).map_err(TcpError::thread))
             });
             let dials: Vec<_> = dials.collect();
-            dials.into_iter().map(|dial| dial.map(|dial| dial.join())).collect::<Vec<_>>()
+            dials.into_iter().map(|(peer, dial)| (peer, dial.map(|dial| dial.join()))).collect::<Vec<_>>()
         });
-        for (place, dialled) in dialled.into_iter().enumerate() {
+        for (peer, dialled) in dialled {
             let (stream, ()) = dialled?.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            connections[place] = Some(stream);
+            connections[peer] = Some(stream);
         }
-        let above = rank + 1 - first;
-        while connections.iter().skip(above).any(Option::is_none) {
+        while connections.iter().skip(rank + 1).any(Option::is_none) {
             let Some((stream, from, Introduction { rank: peer })) = acceptor.next() else {
-                let missing = (above..connections.len()).filter(|&place| connections[place].is_none());
-                let missing = missing.map(|place| place + first).collect();
+                let missing = (rank + 1..connections.len()).filter(|&peer| connections[peer].is_none()).collect();
                 return Err(TcpError::Missing { missing, at, ignored: acceptor.last_ignored() });
             };
-            match connections.get_mut(peer.wrapping_sub(first)).filter(|_| peer > rank) {
+            match connections.get_mut(peer).filter(|_| peer > rank) {
                 Some(place) => *place = Some(stream),
                 None => acceptor.ignore(from, &format!("it says that it is rank {peer}")),
             }
@@ -240,17 +236,9 @@ fn settle(connections: Connections) -> Result<Connections, TcpError> {
     for (rank, stream) in connections.iter().enumerate() {
         let Some(stream) = stream else { continue };
         let settled = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
-        settled.map_err(broken(rank))?;
+        settled.map_err(TcpError::broken(rank))?;
     }
     Ok(connections)
-}
-
-fn broken(rank: usize) -> impl Fn(Error) -> TcpError {
-    move |error| TcpError::Broken { rank, error: error.kind() }
-}
-
-fn thread(error: Error) -> TcpError {
-    TcpError::Thread(error.kind())
 }
 
 #[cfg(test)]

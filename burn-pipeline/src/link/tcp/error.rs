@@ -1,6 +1,6 @@
 //! Why processes could not be connected.
 
-use std::io::ErrorKind;
+use std::io::{Error, ErrorKind};
 
 /// Why processes could not be connected.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +70,16 @@ pub enum TcpError {
 }
 
 burn_pipeline_plan::debug_as_text!(TcpError);
+
+impl TcpError {
+    pub(super) fn broken(rank: usize) -> impl Fn(Error) -> Self {
+        move |error| Self::Broken { rank, error: error.kind() }
+    }
+
+    pub(super) fn thread(error: Error) -> Self {
+        Self::Thread(error.kind())
+    }
+}
 
 fn advice(error: ErrorKind) -> &'static str {
     match error {

@@ -47,7 +47,6 @@ impl TcpLink {
             // Only links between GPUs use offers and notes.
             if let Received::Message(frame, bodies) = received {
                 inbox.deliver(from, (frame, bodies));
-                inbox.wake();
             }
         };
         Ok(Self { endpoint: Endpoint::new(Mesh::start(connections, mailbox, sink)?, device) })

@@ -8,7 +8,7 @@
 //! 1. The processes find each other at rank 0's address, which launchers set, or over another link (`connect.rs`).
 //!    Both ends of a connection first prove that they know the job's secret (`key.rs`).
 //! 2. Every two ranks have one connection. At each end, one thread reads and one writes (`mesh.rs`, `reader.rs`,
-//!    `writer.rs`), so messages travel while ranks compute.
+//!    `packet.rs`), so messages travel while ranks compute.
 //! 3. A message is its frame and the bytes of its tensors. Gathers, questions and failures are envelopes too
 //!    (`link.rs`).
 //!
@@ -31,7 +31,6 @@ mod mesh;
 mod packet;
 mod pending;
 mod reader;
-mod writer;
 
 pub use error::TcpError;
 pub use link::TcpLink;
