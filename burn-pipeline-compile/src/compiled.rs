@@ -232,7 +232,7 @@ impl Step {
                     let sum = sum.map_or(Ok(None), |kept| checked.sum(kept, output))?;
                     alone(match sum {
                         Some(sum) => add_matmul(lhs, rhs, sum, output, rounded),
-                        None => matmul(lhs, rhs, output, rounded).1,
+                        None => matmul(lhs, rhs, output, rounded),
                     })
                 }
                 (Work::Convolve(convolution), [first, second], Some(output)) => {
@@ -283,13 +283,11 @@ fn filled(value: f32, output: &TensorIr) -> FlexTensor {
     let elements = output.shape.num_elements();
     let mut fresh = Fresh::of(output);
     // SAFETY: there is room for all elements, and all are written.
-    let mut given = unsafe {
+    unsafe {
         match Half::of(output) {
             Some(half) => {
-                let to: &mut [MaybeUninit<u16>] = from_raw_parts_mut(fresh.as_bytes().cast(), elements);
-                let mut bits = [MaybeUninit::new(0)];
-                half.narrow(&[value], &mut bits);
-                to.fill(bits[0]);
+                let bits = half.bits(half.rounded(value));
+                from_raw_parts_mut(fresh.as_bytes().cast(), elements).fill(MaybeUninit::new(bits));
             }
             None if is_float(output) => {
                 from_raw_parts_mut(fresh.as_floats().cast(), elements).fill(MaybeUninit::new(value));
@@ -297,9 +295,8 @@ fn filled(value: f32, output: &TensorIr) -> FlexTensor {
             // A mask.
             None => fresh.as_bytes().write_bytes(u8::from(value != 0.0), elements),
         }
-        fresh.tensors(std::slice::from_ref(output))
-    };
-    given.swap_remove(0).1
+        fresh.tensor(output)
+    }
 }
 
 impl Display for Compiled {

@@ -74,7 +74,7 @@ impl Half {
 
     /// The bits of a number of this type.
     #[inline(always)]
-    fn bits(self, x: f32) -> u16 {
+    pub(crate) fn bits(self, x: f32) -> u16 {
         let bits = x.to_bits();
         if self == Self::Bf16 {
             return (bits >> 16) as u16;

@@ -15,7 +15,7 @@ use crate::half_matmul::{To, multiply_half};
 use crate::multiply::{self, Bf16, Elements};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::backend::ir::{TensorId, TensorIr};
+use burn::backend::ir::TensorIr;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
@@ -46,15 +46,14 @@ pub(crate) unsafe fn matmul(
     rhs: &FlexTensor,
     output: &TensorIr,
     rounded: Option<Bf16>,
-) -> (TensorId, FlexTensor) {
+) -> FlexTensor {
     let mut fresh = Fresh::of(output);
     let layout = Layout::contiguous(output.shape.clone());
     let to = To::new(fresh.as_bytes(), Half::of(output));
     // SAFETY: the storage has the layout's elements; the caller guarantees the rest.
     unsafe { multiply_into(lhs, rhs, &layout, to, rounded) };
     // SAFETY: the matmuls have written every matrix.
-    let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
-    given.swap_remove(0)
+    unsafe { fresh.tensor(output) }
 }
 
 /// Adds the matmul of two matrices to a sum, in place if the sum's storage is not shared. Returns the sum in the

@@ -64,10 +64,9 @@ impl Convolution {
     ) -> FlexTensor {
         let tensors = [first.to_contiguous(), second.to_contiguous()];
         let operands = [&tensors[0], &tensors[1]].map(|tensor| tensor.as_slice::<f32>().unwrap_or_default());
-        let elements = output.shape.num_elements();
         let mut fresh = match self.wanted {
-            Wanted::Output => Fresh::floats(elements),
-            Wanted::Input | Wanted::Weight => Fresh::zeros(elements),
+            Wanted::Output => Fresh::of(output),
+            Wanted::Input | Wanted::Weight => Fresh::of(output).zeroed(),
         };
         let to = Shared(fresh.as_floats());
         match self.wanted {
@@ -85,8 +84,7 @@ impl Convolution {
             }),
         }
         // SAFETY: every element was written.
-        let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
-        given.swap_remove(0).1
+        unsafe { fresh.tensor(output) }
     }
 
     /// Runs pieces of the work, on all threads if that pays.

@@ -9,7 +9,7 @@ impl Region {
     pub(super) fn storage(&self, output: &Output, pieces: usize) -> Fresh {
         let bytes = self.bytes(output, pieces);
         match output.kind {
-            Kind::Sum { .. } => Fresh::zeros(bytes / size_of::<f32>()),
+            Kind::Sum { .. } => Fresh::bytes(bytes).zeroed(),
             _ => Fresh::bytes(bytes),
         }
     }

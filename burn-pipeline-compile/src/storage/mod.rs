@@ -38,11 +38,6 @@ impl Fresh {
         Self { block: Block::new(bytes), bytes }
     }
 
-    /// Storage for this many `f32`, all 0.
-    pub(crate) fn zeros(length: usize) -> Self {
-        Self::floats(length).zeroed()
-    }
-
     /// The storage with all bytes 0.
     pub(crate) fn zeroed(self) -> Self {
         // SAFETY: the block has room for these bytes.
@@ -61,7 +56,7 @@ impl Fresh {
     /// The sum of `pieces` arrays of this length, in their order; rounded if it is half precision.
     ///
     /// # Safety
-    /// The storage has this many floats, all of them zeros from the start ([`zeros`](Self::zeros)) or written.
+    /// The storage has this many floats, all of them zeros from the start ([`zeroed`](Self::zeroed)) or written.
     pub(crate) unsafe fn sum(self, length: usize, pieces: usize, half: Option<Half>) -> Self {
         if half.is_none() && pieces < 2 || length == 0 {
             return self;
@@ -80,6 +75,19 @@ impl Fresh {
         // SAFETY: there is room for as many.
         unsafe { sum.as_floats().copy_from_nonoverlapping(first.as_ptr(), length) };
         sum
+    }
+
+    /// The only tensor in the storage, contiguous.
+    ///
+    /// # Safety
+    /// All of the storage has been written.
+    ///
+    /// # Panics
+    /// Panics if the tensor has more bytes.
+    pub(crate) unsafe fn tensor(self, tensor: &TensorIr) -> FlexTensor {
+        // SAFETY: guaranteed by the caller.
+        let mut tensors = unsafe { self.tensors(std::slice::from_ref(tensor)) };
+        tensors.swap_remove(0).1
     }
 
     /// The tensors in the storage, all contiguous.
