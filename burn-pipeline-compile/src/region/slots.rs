@@ -2,9 +2,19 @@
 //!
 //! Guarantees: an instruction never writes a buffer that it reads.
 
-use super::held::BufferKind;
 use super::{Kind, Output};
 use crate::tile::{Argument, Instruction};
+
+/// The contents of a buffer while a region is lowered.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum BufferKind {
+    Input(usize),
+    Output(usize),
+    /// A value for each element of a tile, or for each row.
+    Slot {
+        wide: bool,
+    },
+}
 
 /// Numbers the buffers of a region: inputs, outputs, slots of tiles, slots of rows. Returns the number of slots of
 /// each kind.
