@@ -14,14 +14,23 @@ impl Region {
         }
     }
 
+    /// The number of columns of an output: those of the region, or 1 for a value per row.
+    pub(super) fn columns_of(&self, output: &Output) -> usize {
+        let wide = match output.kind {
+            Kind::Values { wide } => wide,
+            Kind::Mask { from } | Kind::Half { from, .. } => matches!(from, Argument::Wide(_)),
+            Kind::Sum { columns, .. } => return columns,
+        };
+        if wide { self.columns } else { 1 }
+    }
+
     /// Bytes of an output while this many pieces run.
     fn bytes(&self, output: &Output, pieces: usize) -> usize {
-        let elements = |wide| if wide { self.rows * self.columns } else { self.rows };
-        let of = |from| elements(matches!(from, Argument::Wide(_)));
+        let elements = self.rows * self.columns_of(output);
         match output.kind {
-            Kind::Values { wide } => elements(wide) * size_of::<f32>(),
-            Kind::Mask { from } => of(from),
-            Kind::Half { from, .. } => of(from) * size_of::<u16>(),
+            Kind::Values { .. } => elements * size_of::<f32>(),
+            Kind::Mask { .. } => elements,
+            Kind::Half { .. } => elements * size_of::<u16>(),
             Kind::Sum { .. } => output.sum_length() * if output.sums_one_row() { pieces } else { 1 } * size_of::<f32>(),
         }
     }
