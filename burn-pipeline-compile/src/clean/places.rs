@@ -8,23 +8,23 @@
 //! 3. A part that is a view (swapped dimensions or another shape) is written from the view's input.
 //! 4. A part that is a matmul, which nothing else reads, is multiplied into its place.
 
+use super::links::Links;
 use super::slices::{meet, taken};
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_number};
 use crate::view::reshaped;
 use burn::backend::flex::Layout;
-use burn::backend::ir::{BaseOperationIr, OperationIr, SliceAssignOpIr, TensorId, TensorIr};
-use std::collections::HashMap;
+use burn::backend::ir::{BaseOperationIr, OperationIr, SliceAssignOpIr, TensorIr};
 
 pub(super) fn places(mut graph: Graph) -> Graph {
     let (makers, uses) = (graph.makers(), graph.uses());
     for at in 0..graph.nodes.len() {
-        let found = Found { graph: &graph, makers: &makers, uses: &uses };
+        let links = Links { graph: &graph, makers: &makers, uses: &uses };
         let node = &graph.nodes[at];
         let next = match &node.op {
-            Op::Interpret(op) => found.assigned(op),
-            Op::Map(Map::Add) => found.joined(node),
-            Op::View(View::Reshape) if !found.is_placed(node.output()) => found.copied(node),
-            Op::Place(parts) => found.through(parts, &node.inputs),
+            Op::Interpret(op) => links.assigned(op),
+            Op::Map(Map::Add) => links.joined(node),
+            Op::View(View::Reshape) if !links.is_placed(node.output()) => links.copied(node),
+            Op::Place(parts) => links.through(parts, &node.inputs),
             _ => None,
         };
         if let Some((parts, inputs)) = next {
@@ -37,22 +37,7 @@ pub(super) fn places(mut graph: Graph) -> Graph {
 /// Parts, and their inputs.
 type Placed = (Vec<Part>, Vec<Operand>);
 
-struct Found<'a> {
-    graph: &'a Graph,
-    makers: &'a HashMap<TensorId, usize>,
-    uses: &'a HashMap<TensorId, usize>,
-}
-
-impl Found<'_> {
-    fn maker(&self, tensor: &TensorIr) -> Option<&Node> {
-        self.makers.get(&tensor.id).map(|&place| &self.graph.nodes[place])
-    }
-
-    /// The node that makes a tensor, if nothing else reads the tensor.
-    fn own(&self, tensor: &TensorIr) -> Option<&Node> {
-        self.maker(tensor).filter(|_| self.uses.get(&tensor.id) == Some(&1))
-    }
-
+impl Links<'_> {
     /// Returns true if a tensor will be written into a part of another one.
     fn is_placed(&self, tensor: &TensorIr) -> bool {
         let mut readers = self.graph.nodes.iter().filter(|node| node.reads().any(|read| read.id == tensor.id));
