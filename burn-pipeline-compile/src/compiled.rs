@@ -7,14 +7,13 @@
 //! needs from its caller: the tensors, and an interpreter for operations that are not compiled.
 
 use crate::clean::clean;
-use crate::graph::{is_float, name};
+use crate::graph::{bytes, is_float, name};
 use crate::half::Half;
 use crate::matmul::{add_matmul, matmul, multiply_one};
 use crate::mismatch::Mismatch;
 use crate::multiply::Bf16;
 use crate::place::place;
 use crate::read::read;
-use crate::region::Region;
 use crate::steps::{Step, Work, steps};
 use crate::storage::Fresh;
 use crate::view::view;
@@ -118,19 +117,15 @@ impl Compiled {
         for step in &self.steps {
             summary.bytes += step.bytes();
             match &step.work {
-                Work::Region(region) => {
+                Work::Region(region) | Work::Blocks { region, .. } => {
                     summary.regions += 1;
                     summary.fused += region.nodes;
-                }
-                Work::Blocks { region, .. } => {
-                    summary.regions += 1;
-                    summary.fused += region.nodes;
-                    summary.matmuls += 1;
+                    summary.matmuls += usize::from(matches!(step.work, Work::Blocks { .. }));
                 }
                 Work::Matmul { .. } => summary.matmuls += 1,
                 Work::Convolve(_) => summary.convolutions += 1,
                 Work::Place(parts) => summary.matmuls += parts.iter().filter(|part| part.matmul).count(),
-                Work::Interpret(op) => *summary.interpreted.entry(crate::graph::name(op)).or_default() += 1,
+                Work::Interpret(op) => *summary.interpreted.entry(name(op)).or_default() += 1,
                 Work::Fill(_) | Work::View(_) => {}
             }
         }
@@ -182,10 +177,9 @@ impl<T: Tensors> Checked<'_, T> {
 impl Step {
     /// Bytes read and written; a view costs nothing.
     fn bytes(&self) -> usize {
-        let size = |tensor: &TensorIr| tensor.shape.num_elements() * tensor.dtype.size();
         match self.work {
             Work::View(_) => 0,
-            _ => self.reads.iter().chain(&self.outputs).map(size).sum(),
+            _ => self.reads.iter().chain(&self.outputs).map(bytes).sum(),
         }
     }
 
@@ -241,7 +235,9 @@ impl Step {
                 (Work::Place(parts), inputs, Some(output)) => alone(place(parts, inputs, output, rounded)),
                 (Work::Region(region), inputs, _) => region.run(inputs),
                 (Work::Blocks { region, made }, [lhs, rhs, inputs @ ..], _) => {
-                    run_blocks(region, *made, [lhs, rhs], inputs, rounded)
+                    let matmul = &region.inputs[*made].tensor;
+                    // A block has room for the region's rows of one matrix.
+                    region.run_blocks(*made, inputs, |place, to| multiply_one([lhs, rhs], matmul, place, to, rounded))
                 }
                 _ => Vec::new(),
             }
@@ -255,27 +251,6 @@ impl Step {
                 tensors.write(output, value);
             }
         }
-    }
-}
-
-/// Runs a region right after each matrix of a batch of matmuls.
-///
-/// # Safety
-/// Operands and inputs have the shapes and types of the step; the region takes blocks of the matmul as its input at
-/// index `made`.
-unsafe fn run_blocks(
-    region: &Region,
-    made: usize,
-    operands: [&FlexTensor; 2],
-    inputs: &[FlexTensor],
-    rounded: Option<Bf16>,
-) -> Vec<(TensorId, FlexTensor)> {
-    let output = &region.inputs[made].tensor;
-    let count = output.shape[..output.shape.num_dims() - 2].iter().product();
-    // SAFETY: guaranteed by the caller; a block has room for the region's rows of one matrix.
-    unsafe {
-        let make = |place, to| multiply_one(operands, output, place, to, rounded);
-        region.run_blocks((made, count), inputs, make)
     }
 }
 

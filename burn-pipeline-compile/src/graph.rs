@@ -260,6 +260,11 @@ pub(crate) fn rows_and_columns(tensor: &TensorIr) -> (usize, usize) {
     }
 }
 
+/// The bytes of a tensor's elements.
+pub(crate) fn bytes(tensor: &TensorIr) -> usize {
+    tensor.shape.num_elements() * tensor.dtype.size()
+}
+
 /// Returns true if the tensor has `f32` elements.
 pub(crate) fn is_float(tensor: &TensorIr) -> bool {
     tensor.dtype == DType::F32

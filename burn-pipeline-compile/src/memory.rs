@@ -14,6 +14,7 @@
 //! ends; and memory that threads keep for reuse.
 
 use crate::compiled::Compiled;
+use crate::graph::{View, bytes};
 use crate::region::Region;
 use crate::steps::{Step, Work};
 use crate::view::laid;
@@ -34,10 +35,6 @@ struct Storage {
     bytes: usize,
     /// The number of live tensors in it.
     holders: usize,
-}
-
-fn size(tensor: &TensorIr) -> usize {
-    tensor.shape.num_elements() * tensor.dtype.size()
 }
 
 impl Memory {
@@ -83,12 +80,12 @@ impl Memory {
             }
             Work::Convolve(_) => {
                 // Operands that are not contiguous are copied.
-                let copied = step.reads.iter().filter(|read| !self.is_in_order(read)).map(size).sum::<usize>();
-                self.make(&step.outputs, step.outputs.iter().map(size).sum());
+                let copied = step.reads.iter().filter(|read| !self.is_in_order(read)).map(bytes).sum::<usize>();
+                self.make(&step.outputs, step.outputs.iter().map(bytes).sum());
                 self.bytes - before + copied
             }
             Work::Matmul { sum: None } | Work::Fill(_) | Work::Place(_) | Work::Interpret(_) => {
-                step.outputs.iter().for_each(|output| self.make(std::slice::from_ref(output), size(output)));
+                step.outputs.iter().for_each(|output| self.make(std::slice::from_ref(output), bytes(output)));
                 0
             }
         };
@@ -105,14 +102,10 @@ impl Memory {
     /// Makes a region's outputs. Returns the most bytes that it makes at once.
     fn region(&mut self, region: &Region, made: Option<usize>) -> usize {
         region.given_bytes().for_each(|(output, bytes)| self.make(&output.tensors, bytes));
-        let matrices = |made: usize| {
-            let shape = &region.inputs[made].tensor.shape;
-            shape[..shape.num_dims() - 2].iter().product()
-        };
-        region.peak_bytes(made.map(matrices))
+        region.peak_bytes(made)
     }
 
-    fn view(&mut self, input: &TensorIr, how: &crate::graph::View, output: &TensorIr) {
+    fn view(&mut self, input: &TensorIr, how: &View, output: &TensorIr) {
         let Some((storage, layout)) = self.tensors.get(&input.id) else { return };
         let storage = *storage;
         match laid(layout, how, &output.shape) {
@@ -121,7 +114,7 @@ impl Memory {
                 self.storages[storage].holders += 1;
                 self.tensors.insert(output.id, (storage, layout));
             }
-            None => self.make(std::slice::from_ref(output), size(output)),
+            None => self.make(std::slice::from_ref(output), bytes(output)),
         }
     }
 

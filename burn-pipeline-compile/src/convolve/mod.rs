@@ -26,30 +26,13 @@ use crate::convolution::{Convolution, Wanted};
 use crate::matmul::PARALLEL_BATCH;
 use crate::matmul_kernel::multiply;
 use crate::multiply::{Bf16, Elements, Matrix};
-use crate::storage::Fresh;
+use crate::storage::{Fresh, Shared};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorIr;
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::Range;
 use windows::with_windows;
-
-#[derive(Clone, Copy)]
-struct Shared(*mut f32);
-
-// SAFETY: each piece of work writes its own elements.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    /// # Safety
-    /// The offset is within the storage.
-    unsafe fn at(self, place: usize) -> *mut f32 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.0.add(place) }
-    }
-}
 
 impl Convolution {
     /// Computes the result from two tensors. Rounds operands of matmuls if `rounded` is given.
@@ -103,7 +86,7 @@ impl Convolution {
         sample: usize,
         rows: Range<usize>,
         [input, weight]: [&[f32]; 2],
-        to: Shared,
+        to: Shared<f32>,
         rounded: Option<Bf16>,
     ) {
         let ([_, channels, ..], [_, features, _, columns]) = (self.input, self.output);
@@ -133,7 +116,7 @@ impl Convolution {
         &self,
         sample: usize,
         [weight, gradient]: [&[f32]; 2],
-        to: Shared,
+        to: Shared<f32>,
         rounded: Option<Bf16>,
     ) {
         let ([_, channels, ..], [_, features, _, columns]) = (self.input, self.output);
@@ -169,7 +152,7 @@ impl Convolution {
         &self,
         channels: Range<usize>,
         [input, gradient]: [&[f32]; 2],
-        to: Shared,
+        to: Shared<f32>,
         rounded: Option<Bf16>,
     ) {
         let ([samples, all, ..], [_, features, _, columns]) = (self.input, self.output);

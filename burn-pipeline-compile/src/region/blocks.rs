@@ -6,9 +6,9 @@
 //! whole, and tensors that the backward reads are written.
 
 use super::run::Target;
-use super::source::{Shared, Source};
+use super::source::Source;
 use super::{Input, Kind, Region};
-use crate::storage::Fresh;
+use crate::storage::{Fresh, Shared};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorId;
 
@@ -17,14 +17,14 @@ impl Region {
     /// over them while they are in the cache. All blocks have the same number of rows; see [`Region::takes_blocks`].
     ///
     /// # Safety
-    /// The region takes blocks of the input at index `made`, of which there are `blocks`, and `make` writes all of
-    /// one. The other inputs have the shapes and types of the region's.
+    /// The region takes blocks of the input at index `made`, and `make` writes all of one. The other inputs have the shapes and types of the region's.
     pub(crate) unsafe fn run_blocks(
         &self,
-        (made, blocks): (usize, usize),
+        made: usize,
         inputs: &[FlexTensor],
         make: impl Fn(usize, *mut f32) + Sync,
     ) -> Vec<(TensorId, FlexTensor)> {
+        let blocks = self.blocks_of(made);
         let rows = self.rows / blocks;
         let mut tensors: Vec<Option<&FlexTensor>> = inputs.iter().map(Some).collect();
         tensors.insert(made, None);
@@ -39,6 +39,12 @@ impl Region {
         };
         // SAFETY: blocks write all rows.
         unsafe { self.in_pieces(blocks, tensors.into_iter(), run) }
+    }
+
+    /// The number of matrices of this input.
+    pub(crate) fn blocks_of(&self, made: usize) -> usize {
+        let shape = &self.inputs[made].tensor.shape;
+        shape[..shape.num_dims() - 2].iter().product()
     }
 
     /// Returns true if it can run matrix by matrix of this input, whose rows are several matrices one after the

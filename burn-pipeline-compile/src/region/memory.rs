@@ -44,13 +44,13 @@ impl Region {
         self.outputs.iter().map(move |output| (output, after(output)))
     }
 
-    /// The most bytes that a run makes at once. `blocks` is the number of matrices if it runs after a batch of
-    /// matmuls; one of them exists at a time.
-    pub(crate) fn peak_bytes(&self, blocks: Option<usize>) -> usize {
-        let pieces = if blocks.is_some() { 1 } else { self.pieces() };
+    /// The most bytes that a run makes at once. `made` is the input that is a batch of matmuls, if it runs after each;
+    /// one matrix exists at a time.
+    pub(crate) fn peak_bytes(&self, made: Option<usize>) -> usize {
+        let pieces = if made.is_some() { 1 } else { self.pieces() };
         let running = |output| self.bytes(output, pieces);
         let mut now: usize = self.outputs.iter().map(running).sum();
-        let mut peak = now + blocks.map_or(0, |blocks| self.rows / blocks * self.columns * size_of::<f32>());
+        let mut peak = now + made.map_or(0, |made| self.rows / self.blocks_of(made) * self.columns * size_of::<f32>());
         // The pieces of one sum after the other are added up, or rounded to half precision, into new storage.
         for (output, after) in self.given_bytes().filter(|(output, after)| running(output) != *after) {
             peak = peak.max(now + after);

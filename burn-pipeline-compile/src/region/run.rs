@@ -5,11 +5,11 @@
 //! 2. A piece runs tile by tile: inputs that cannot be read in place are copied, then the instructions run.
 //! 3. The sums of pieces are added in order.
 
-use super::source::{Shared, Source};
+use super::source::Source;
 use super::sums::extend_rows;
 use super::{Kind, Output, Region};
 use crate::half::Half;
-use crate::storage::Fresh;
+use crate::storage::{Fresh, Shared};
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorId;

@@ -8,17 +8,9 @@
 use super::places::Places;
 use super::{Input, Region};
 use crate::half::Half;
+use crate::storage::Shared;
 use crate::tile::Buffer;
 use burn::backend::flex::{FlexTensor, Layout};
-
-/// A pointer that threads share; each writes its own rows.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(pub(super) *mut T);
-
-// SAFETY: each piece of a region writes its own rows.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
 
 /// The type of an input's elements.
 #[derive(Clone, Copy, PartialEq)]

@@ -4,6 +4,7 @@
 
 mod pool;
 
+use crate::graph::bytes;
 use crate::half::Half;
 use crate::tile::add;
 use burn::backend::flex::{FlexTensor, Layout};
@@ -17,6 +18,24 @@ use std::slice::from_raw_parts_mut;
 pub(crate) struct Fresh {
     block: Block,
     bytes: usize,
+}
+
+/// A pointer into storage that threads share; each writes its own elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<T>(pub(crate) *mut T);
+
+// SAFETY: each thread writes its own elements.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// # Safety
+    /// The offset is within the storage.
+    pub(crate) unsafe fn at(self, place: usize) -> *mut T {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.0.add(place) }
+    }
 }
 
 const FLOAT: usize = size_of::<f32>();
@@ -103,8 +122,7 @@ impl Fresh {
         let bytes = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
         let whole = FlexTensor::new(bytes, Layout::contiguous(first.shape.clone()), first.dtype);
         let view = |tensor: &TensorIr| {
-            let bytes = tensor.shape.num_elements() * tensor.dtype.size();
-            assert!(bytes <= self.bytes, "a tensor lies within its storage");
+            assert!(bytes(tensor) <= self.bytes, "a tensor lies within its storage");
             let layout = Layout::contiguous(tensor.shape.clone());
             (tensor.id, FlexTensor::from_arc(whole.data_arc(), layout, tensor.dtype))
         };
