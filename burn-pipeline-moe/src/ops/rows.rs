@@ -16,12 +16,7 @@
 
 use super::backend::MoeOps;
 use super::kernel_device::refuse_type;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Autodiff, Backend, Dispatch, TensorMetadata};
+use burn::backend::Dispatch;
 use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 
 /// The row of each choice, and the choice of each row.
@@ -176,68 +171,4 @@ pub(super) fn composed_gates_backward(
     let ([tokens, _], [choices, _]) = (of_tokens.dims(), rows.dims());
     let products = of_choices(rows, row_of_choice, tokens) * of_tokens.unsqueeze::<3>();
     products.sum_dim(2).reshape([choices / tokens, tokens]).swap_dims(0, 1)
-}
-
-#[derive(Debug)]
-struct Permute;
-
-impl<B: Backend + MoeOps> Backward<B, 1> for Permute {
-    type State = (IntTensor<B>, usize);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_rows = grads.consume::<B>(&ops.node);
-        let (row_of_choice, tokens) = ops.state;
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::permute_backward(of_rows, row_of_choice, tokens));
-        }
-    }
-}
-
-pub(super) fn record_permute<B: Backend + MoeOps, C: CheckpointStrategy>(
-    tokens: FloatTensor<Autodiff<B, C>>,
-    choice_of_row: IntTensor<B>,
-    row_of_choice: IntTensor<B>,
-) -> FloatTensor<Autodiff<B, C>> {
-    let (tokens, node) = tokens.into_parts();
-    let count = tokens.shape()[0];
-    let rows = B::permute(tokens, choice_of_row, row_of_choice.clone());
-    match Permute.prepare::<C>([node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((row_of_choice, count), rows),
-        OpsKind::UnTracked(prep) => prep.finish(rows),
-    }
-}
-
-#[derive(Debug)]
-struct Unpermute;
-
-impl<B: Backend + MoeOps> Backward<B, 2> for Unpermute {
-    type State = (FloatTensor<B>, FloatTensor<B>, IntTensor<B>, IntTensor<B>);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_tokens = grads.consume::<B>(&ops.node);
-        let (rows, gates, choice_of_row, row_of_choice) = ops.state;
-        let [rows_node, gates_node] = ops.parents;
-        if let Some(node) = rows_node {
-            let of_rows = B::unpermute_rows_backward(of_tokens.clone(), gates, choice_of_row);
-            grads.register::<B>(node.id, of_rows);
-        }
-        if let Some(node) = gates_node {
-            grads.register::<B>(node.id, B::unpermute_gates_backward(of_tokens, rows, row_of_choice));
-        }
-    }
-}
-
-pub(super) fn record_unpermute<B: Backend + MoeOps, C: CheckpointStrategy>(
-    rows: FloatTensor<Autodiff<B, C>>,
-    gates: FloatTensor<Autodiff<B, C>>,
-    choice_of_row: IntTensor<B>,
-    row_of_choice: IntTensor<B>,
-) -> FloatTensor<Autodiff<B, C>> {
-    let (rows, rows_node) = rows.into_parts();
-    let (gates, gates_node) = gates.into_parts();
-    let tokens = B::unpermute(rows.clone(), gates.clone(), choice_of_row.clone(), row_of_choice.clone());
-    match Unpermute.prepare::<C>([rows_node, gates_node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((rows, gates, choice_of_row, row_of_choice), tokens),
-        OpsKind::UnTracked(prep) => prep.finish(tokens),
-    }
 }
