@@ -118,7 +118,8 @@ pub(super) fn composed_place(
     (offsets, row_of_choice, filled.narrow(0, 0, choices))
 }
 
-fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
+/// Appends a row of zeros.
+pub(crate) fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
     let [_, d] = rows.dims();
     let zero = Tensor::zeros([1, d], (&rows.device(), rows.dtype()));
     Tensor::cat(vec![rows, zero], 0)

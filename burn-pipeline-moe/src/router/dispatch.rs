@@ -12,6 +12,7 @@
 //!
 //! Choices are prioritized as in Lepikhin et al., "GShard" (2020), algorithm 1.
 
+use crate::ops::with_zero_row;
 use burn::config::Config;
 use burn::tensor::{Int, IntDType, Tensor};
 use std::ops::Range;
@@ -57,7 +58,10 @@ impl TokenDispatch {
         let falls_on = chosen.clone().expand([choices, experts]).equal(all.expand([choices, experts])).cast(int);
         let load: Tensor<1, Int> = falls_on.clone().sum_dim(0).reshape([experts]);
         let before = (falls_on.clone().cumsum(0) * falls_on).sum_dim(1).sub_scalar(1);
-        let capacity = rows(capacity, &load, tokens, choices);
+        let capacity = match capacity {
+            Capacity::Factor(_) => capacity.limit(choices, experts, tokens),
+            Capacity::Dropless => load.clone().max().into_scalar::<i64>() as usize,
+        };
         let full = before.clone().greater_equal_scalar(capacity as i64);
         let dropped = full.clone().cast(int).sum();
         let row = chosen.mul_scalar(capacity as i64) + before;
@@ -120,28 +124,11 @@ impl Capacity {
     /// The maximum number of rows that an expert accepts, for `choices` choices of `tokens` tokens.
     pub(crate) fn limit(self, choices: usize, experts: usize, tokens: usize) -> usize {
         match self {
-            Self::Factor(factor) => share(factor, choices, experts, tokens),
+            Self::Factor(factor) => {
+                assert!(tokens > 0, "a mixture of experts needs at least one token");
+                ((factor * choices as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
+            }
             Self::Dropless => tokens,
         }
     }
-}
-
-fn share(factor: f64, choices: usize, experts: usize, tokens: usize) -> usize {
-    assert!(tokens > 0, "a mixture of experts needs at least one token");
-    ((factor * choices as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
-}
-
-/// Rows per expert.
-fn rows(capacity: Capacity, load: &Tensor<1, Int>, tokens: usize, choices: usize) -> usize {
-    let [experts] = load.dims();
-    match capacity {
-        Capacity::Factor(factor) => share(factor, choices, experts, tokens),
-        Capacity::Dropless => load.clone().max().into_scalar::<i64>() as usize,
-    }
-}
-
-fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
-    let [_, d] = rows.dims();
-    let zero = Tensor::zeros([1, d], (&rows.device(), rows.dtype()));
-    Tensor::cat(vec![rows, zero], 0)
 }
