@@ -199,7 +199,7 @@ impl Step {
             }
             _ => {
                 let made = self.compute(checked, rounded)?;
-                self.give(made, checked.tensors);
+                self.outputs.iter().zip(made).for_each(|(output, value)| checked.tensors.write(output, value));
             }
         }
         for tensor in &self.drops {
@@ -209,14 +209,13 @@ impl Step {
         Ok(())
     }
 
-    /// Computes the outputs of the step.
+    /// Computes the outputs of the step, in order.
     fn compute<T: Tensors>(
         &self,
         checked: &mut Checked<'_, T>,
         rounded: Option<Bf16>,
-    ) -> Result<Vec<(TensorId, FlexTensor)>, T::Error> {
+    ) -> Result<Vec<FlexTensor>, T::Error> {
         let (inputs, output) = (checked.read_all(&self.reads)?, self.outputs.first());
-        let alone = |value| output.map(|output| (output.id, value)).into_iter().collect();
         // SAFETY: inputs and sums have the shapes and types of the step. The step was made of operations that fit
         // together (`read`), its parts are ranges of the output that do not overlap, and its region takes the blocks
         // (`steps::joinable`).
@@ -224,15 +223,15 @@ impl Step {
             match (&self.work, &inputs[..], output) {
                 (Work::Matmul { sum }, [lhs, rhs], Some(output)) => {
                     let sum = sum.map_or(Ok(None), |kept| checked.sum(kept, output))?;
-                    alone(match sum {
+                    vec![match sum {
                         Some(sum) => add_matmul(lhs, rhs, sum, output, rounded),
                         None => matmul(lhs, rhs, output, rounded),
-                    })
+                    }]
                 }
                 (Work::Convolve(convolution), [first, second], Some(output)) => {
-                    alone(convolution.run([first, second], output, rounded))
+                    vec![convolution.run([first, second], output, rounded)]
                 }
-                (Work::Place(parts), inputs, Some(output)) => alone(place(parts, inputs, output, rounded)),
+                (Work::Place(parts), inputs, Some(output)) => vec![place(parts, inputs, output, rounded)],
                 (Work::Region(region), inputs, _) => region.run(inputs),
                 (Work::Blocks { region, made }, [lhs, rhs, inputs @ ..], _) => {
                     let matmul = &region.inputs[*made].tensor;
@@ -242,15 +241,6 @@ impl Step {
                 _ => Vec::new(),
             }
         })
-    }
-
-    /// Passes a region's results on.
-    fn give(&self, given: Vec<(TensorId, FlexTensor)>, tensors: &mut impl Tensors) {
-        for (id, value) in given {
-            if let Some(output) = self.outputs.iter().find(|output| output.id == id) {
-                tensors.write(output, value);
-            }
-        }
     }
 }
 

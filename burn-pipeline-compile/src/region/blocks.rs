@@ -10,7 +10,6 @@ use super::source::Source;
 use super::{Input, Kind, Region};
 use crate::storage::{Fresh, Shared};
 use burn::backend::flex::FlexTensor;
-use burn::backend::ir::TensorId;
 
 impl Region {
     /// Computes the outputs while one input is being made: `make` writes a block of its rows, and the region runs
@@ -23,7 +22,7 @@ impl Region {
         made: usize,
         inputs: &[FlexTensor],
         make: impl Fn(usize, *mut f32) + Sync,
-    ) -> Vec<(TensorId, FlexTensor)> {
+    ) -> Vec<FlexTensor> {
         let blocks = self.blocks_of(made);
         let rows = self.rows / blocks;
         let mut tensors: Vec<Option<&FlexTensor>> = inputs.iter().map(Some).collect();

@@ -12,7 +12,6 @@ use crate::half::Half;
 use crate::storage::{Fresh, Shared};
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
 use burn::backend::flex::FlexTensor;
-use burn::backend::ir::TensorId;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -44,11 +43,11 @@ pub(super) struct Target<'a> {
 }
 
 impl Region {
-    /// Computes the outputs from the inputs, which come in order.
+    /// Computes the tensors of all outputs from the inputs, all in order.
     ///
     /// # Safety
     /// The inputs have the shapes and types of the region's.
-    pub(crate) unsafe fn run(&self, inputs: &[FlexTensor]) -> Vec<(TensorId, FlexTensor)> {
+    pub(crate) unsafe fn run(&self, inputs: &[FlexTensor]) -> Vec<FlexTensor> {
         let pieces = self.pieces();
         let length = self.rows.div_ceil(pieces);
         let run = |piece: usize, sources: &[Source<'_>], targets: &[Target<'_>]| {
@@ -70,7 +69,7 @@ impl Region {
         pieces: usize,
         inputs: impl Iterator<Item = Option<&'a FlexTensor>>,
         run: impl Fn(usize, &[Source<'_>], &[Target<'_>]) + Sync,
-    ) -> Vec<(TensorId, FlexTensor)> {
+    ) -> Vec<FlexTensor> {
         let inputs = self.inputs.iter().zip(inputs);
         let sources: Vec<Source<'_>> = inputs.map(|(input, tensor)| Source::new(self, input, tensor)).collect();
         let mut fresh: Vec<Fresh> = self.outputs.iter().map(|output| self.storage(output, pieces)).collect();
@@ -184,7 +183,7 @@ impl Output {
 ///
 /// # Safety
 /// All pieces have run over all their rows.
-unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
+unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<FlexTensor> {
     let summed = matches!(output.kind, Kind::Sum { .. });
     let pieces = if output.sums_one_row() { pieces } else { 1 };
     // SAFETY: sums were zeros, one for each piece if they are of one row.

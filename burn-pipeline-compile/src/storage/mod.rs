@@ -8,7 +8,7 @@ use crate::graph::bytes;
 use crate::half::Half;
 use crate::tile::add;
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::backend::ir::{TensorId, TensorIr};
+use burn::backend::ir::TensorIr;
 use burn::tensor::Bytes;
 use pool::Block;
 use std::slice::from_raw_parts_mut;
@@ -106,25 +106,25 @@ impl Fresh {
     pub(crate) unsafe fn tensor(self, tensor: &TensorIr) -> FlexTensor {
         // SAFETY: guaranteed by the caller.
         let mut tensors = unsafe { self.tensors(std::slice::from_ref(tensor)) };
-        tensors.swap_remove(0).1
+        tensors.swap_remove(0)
     }
 
-    /// The tensors in the storage, all contiguous.
+    /// The tensors in the storage, in this order, all contiguous.
     ///
     /// # Safety
     /// All of the storage has been written.
     ///
     /// # Panics
     /// Panics if a tensor has more bytes.
-    pub(crate) unsafe fn tensors(self, tensors: &[TensorIr]) -> Vec<(TensorId, FlexTensor)> {
+    pub(crate) unsafe fn tensors(self, tensors: &[TensorIr]) -> Vec<FlexTensor> {
         let Some(first) = tensors.first() else { return Vec::new() };
         // SAFETY: guaranteed by the caller.
-        let bytes = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
-        let whole = FlexTensor::new(bytes, Layout::contiguous(first.shape.clone()), first.dtype);
+        let memory = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
+        let whole = FlexTensor::new(memory, Layout::contiguous(first.shape.clone()), first.dtype);
         let view = |tensor: &TensorIr| {
             assert!(bytes(tensor) <= self.bytes, "a tensor lies within its storage");
             let layout = Layout::contiguous(tensor.shape.clone());
-            (tensor.id, FlexTensor::from_arc(whole.data_arc(), layout, tensor.dtype))
+            FlexTensor::from_arc(whole.data_arc(), layout, tensor.dtype)
         };
         tensors.iter().map(view).collect()
     }
