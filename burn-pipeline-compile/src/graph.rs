@@ -167,6 +167,13 @@ impl Operand {
             Operand::Scalar(_) => None,
         }
     }
+
+    pub(crate) fn scalar(&self) -> Option<f32> {
+        match self {
+            Operand::Tensor(_) => None,
+            Operand::Scalar(value) => Some(*value),
+        }
+    }
 }
 
 impl Writer {

@@ -13,7 +13,7 @@ use super::slices::{meet, taken};
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_number};
 use crate::view::reshaped;
 use burn::backend::flex::Layout;
-use burn::backend::ir::{BaseOperationIr, OperationIr, SliceAssignOpIr, TensorIr};
+use burn::backend::ir::{BaseOperationIr, OperationIr, TensorIr};
 
 pub(super) fn places(mut graph: Graph) -> Graph {
     let (makers, uses) = (graph.makers(), graph.uses());
@@ -52,7 +52,7 @@ impl Links<'_> {
     fn assigned(&self, op: &OperationIr) -> Option<Placed> {
         let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = op else { return None };
         (is_number(&op.out) && op.value.dtype == op.out.dtype && op.tensor.shape == op.out.shape).then_some(())?;
-        let part = part(op)?;
+        let part = Part::of(&op.out, taken(&op.ranges, &op.out, &op.value)?);
         let (mut parts, mut inputs) = match &self.maker(&op.tensor)?.op {
             Op::Fill(value) if value.to_bits() == 0 => (Vec::new(), Vec::new()),
             Op::Place(parts) => (parts.clone(), self.own(&op.tensor)?.inputs.clone()),
@@ -89,7 +89,7 @@ impl Links<'_> {
         let in_order = self.maker(of).is_some_and(|maker| !matches!(maker.op, Op::View(_) | Op::Interpret(_)));
         let lies = Layout::contiguous(of.shape.clone()).permute(dims);
         (in_order && reshaped(&lies, &node.output().shape).is_none()).then_some(())?;
-        let part = whole(node.output());
+        let part = Part::of(node.output(), node.output().shape.iter().map(|&size| (0, size)).collect());
         let layout = reshaped(&part.layout, &input.shape)?;
         Some((vec![Part { layout, ..part }], node.inputs.clone()))
     }
@@ -136,16 +136,6 @@ impl Links<'_> {
             _ => None,
         }
     }
-}
-
-/// The part of a tensor that a slice covers.
-fn part(op: &SliceAssignOpIr) -> Option<Part> {
-    Some(Part::of(&op.out, taken(&op.ranges, &op.out, &op.value)?))
-}
-
-/// A part that covers a whole tensor.
-fn whole(tensor: &TensorIr) -> Part {
-    Part::of(tensor, tensor.shape.iter().map(|&size| (0, size)).collect())
 }
 
 fn overlap(one: &Part, other: &Part) -> bool {
