@@ -7,8 +7,7 @@
 //! 2. Instructions run in order. A half-precision result is rounded in its buffer right after its instruction.
 //! 3. Then rows of the tile are added to the rows of sums.
 
-use super::buffer::Buffer;
-use super::code::{Argument, Instruction, Work};
+use super::code::{Argument, Buffer, Instruction, Work};
 use super::elements::{Extent, Value, map};
 use super::rows::{add, reduced};
 use crate::half::round;
