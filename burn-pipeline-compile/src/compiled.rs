@@ -117,10 +117,10 @@ impl Compiled {
         for step in &self.steps {
             summary.bytes += step.bytes();
             match &step.work {
-                Work::Region(region) | Work::Blocks { region, .. } => {
+                Work::Region { region, made } => {
                     summary.regions += 1;
                     summary.fused += region.nodes;
-                    summary.matmuls += usize::from(matches!(step.work, Work::Blocks { .. }));
+                    summary.matmuls += usize::from(made.is_some());
                 }
                 Work::Matmul { .. } => summary.matmuls += 1,
                 Work::Convolve(_) => summary.convolutions += 1,
@@ -232,8 +232,8 @@ impl Step {
                     vec![convolution.run([first, second], output, rounded)]
                 }
                 (Work::Place(parts), inputs, Some(output)) => vec![place(parts, inputs, output, rounded)],
-                (Work::Region(region), inputs, _) => region.run(inputs),
-                (Work::Blocks { region, made }, [lhs, rhs, inputs @ ..], _) => {
+                (Work::Region { region, made: None }, inputs, _) => region.run(inputs),
+                (Work::Region { region, made: Some(made) }, [lhs, rhs, inputs @ ..], _) => {
                     let matmul = &region.inputs[*made].tensor;
                     // A block has room for the region's rows of one matrix.
                     region.run_blocks(*made, inputs, |place, to| multiply_one([lhs, rhs], matmul, place, to, rounded))

@@ -15,7 +15,6 @@
 
 use crate::compiled::Compiled;
 use crate::graph::{View, bytes};
-use crate::region::Region;
 use crate::steps::{Step, Work};
 use crate::view::laid;
 use burn::backend::flex::Layout;
@@ -66,8 +65,10 @@ impl Memory {
     fn step(&mut self, step: &Step) -> usize {
         let before = self.bytes;
         let scratch = match &step.work {
-            Work::Region(region) => self.region(region, None),
-            Work::Blocks { region, made } => self.region(region, Some(*made)),
+            Work::Region { region, made } => {
+                region.given_bytes().for_each(|(output, bytes)| self.make(&output.tensors, bytes));
+                region.peak_bytes(*made)
+            }
             Work::View(how) => {
                 if let ([input], [output]) = (&step.reads[..], &step.outputs[..]) {
                     self.view(input, how, output);
@@ -97,12 +98,6 @@ impl Memory {
 
     fn is_in_order(&self, tensor: &TensorIr) -> bool {
         self.tensors.get(&tensor.id).is_none_or(|(_, layout)| layout.contiguous_offsets().is_some())
-    }
-
-    /// Makes a region's outputs. Returns the most bytes that it makes at once.
-    fn region(&mut self, region: &Region, made: Option<usize>) -> usize {
-        region.given_bytes().for_each(|(output, bytes)| self.make(&output.tensors, bytes));
-        region.peak_bytes(made)
     }
 
     fn view(&mut self, input: &TensorIr, how: &View, output: &TensorIr) {
