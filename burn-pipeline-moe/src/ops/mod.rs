@@ -45,7 +45,7 @@ pub use kernel_device::has_kernels;
 pub use options::{BUCKETS, InjectedLoss, InjectedWeights, RouteOptions};
 pub use route::{Routed, route};
 pub use rows::PackedRows;
-pub(crate) use rows::with_zero_row;
+pub(crate) use rows::{collect, placed, with_zero_row};
 pub(crate) use specs::accumulator;
 pub use top_k::top_k;
 pub use z_loss::z_loss;

@@ -109,13 +109,24 @@ pub(super) fn composed_place(
     let full = before.clone().greater_equal_scalar(capacity as i64);
     let row = offsets.clone().select(0, chosen.reshape([choices])).cast(before.dtype()) + before;
     let row_of_choice = row.mask_fill(full, choices as i64);
-    // Rows start as "no choice", and a choice adds the difference to its number. Choices without a row all write to one
-    // extra row.
-    let of_choices = (&device, row_of_choice.dtype());
-    let empty = Tensor::<1, Int>::full([choices + 1], choices as i64, of_choices);
-    let from_empty = Tensor::<1, Int>::arange(0..choices as i64, of_choices).sub_scalar(choices as i64);
-    let filled = empty.scatter(0, row_of_choice.clone(), from_empty, IndexingUpdateOp::Add);
-    (offsets, row_of_choice, filled.narrow(0, 0, choices))
+    let numbers = Tensor::<1, Int>::arange(0..choices as i64, (&device, row_of_choice.dtype()));
+    let choice_of_row = placed(numbers, row_of_choice.clone(), choices, choices);
+    (offsets, row_of_choice, choice_of_row)
+}
+
+/// The number in each of `rows` rows, given the row of each number; `empty` in rows without a number. Numbers without a
+/// row have `rows` as theirs.
+pub(crate) fn placed(
+    numbers: Tensor<1, Int>,
+    row_of_number: Tensor<1, Int>,
+    rows: usize,
+    empty: usize,
+) -> Tensor<1, Int> {
+    // Rows start as empty, and a number adds its difference, because every backend has a scatter with addition. Numbers
+    // without a row all write to one extra row, which is cut off.
+    let start = Tensor::<1, Int>::full([rows + 1], empty as i64, (&numbers.device(), numbers.dtype()));
+    let differences = numbers.sub_scalar(empty as i64);
+    start.scatter(0, row_of_number, differences, IndexingUpdateOp::Add).narrow(0, 0, rows)
 }
 
 /// Appends a row of zeros.
@@ -144,21 +155,21 @@ pub(super) fn spread(tokens: Tensor<2>, gates: Option<Tensor<2>>, choice_of_row:
 
 /// The row of each choice, `[k, t, d]`; zeros for a choice without a row.
 fn of_choices(rows: Tensor<2>, row_of_choice: Tensor<1, Int>, tokens: usize) -> Tensor<3> {
-    let [choices, d] = rows.dims();
-    with_zero_row(rows).select(0, row_of_choice).reshape([choices / tokens, tokens, d])
+    let ([_, d], [choices]) = (rows.dims(), row_of_choice.dims());
+    with_zero_row(rows).select(0, row_of_choice).reshape([choices / tokens.max(1), tokens, d])
 }
 
 /// Adds the rows of each token's choices, times the gates if given.
-pub(super) fn collect(
+pub(crate) fn collect(
     rows: Tensor<2>,
     gates: Option<Tensor<2>>,
     row_of_choice: Tensor<1, Int>,
     tokens: usize,
 ) -> Tensor<2> {
-    let [choices, d] = rows.dims();
     let of_choice = of_choices(rows, row_of_choice, tokens);
+    let [k, _, d] = of_choice.dims();
     let weighted = match gates {
-        Some(gates) => of_choice * gates.swap_dims(0, 1).reshape([choices / tokens, tokens, 1]),
+        Some(gates) => of_choice * gates.swap_dims(0, 1).reshape([k, tokens, 1]),
         None => of_choice,
     };
     weighted.sum_dim(0).reshape([tokens, d])

@@ -12,7 +12,7 @@
 //!
 //! Choices are prioritized as in Lepikhin et al., "GShard" (2020), algorithm 1.
 
-use crate::ops::with_zero_row;
+use crate::ops::{collect, placed, with_zero_row};
 use burn::config::Config;
 use burn::tensor::{Int, IntDType, Tensor};
 use std::ops::Range;
@@ -38,7 +38,6 @@ pub struct TokenDispatch {
     pub capacity: usize,
     experts: usize,
     tokens: usize,
-    top_k: usize,
     /// The token of each row; for an empty row, the number of tokens.
     token_of_row: Tensor<1, Int>,
     /// The row of each choice, first choices first; for a dropped choice, the number of rows.
@@ -66,15 +65,9 @@ impl TokenDispatch {
         let dropped = full.clone().cast(int).sum();
         let row = chosen.mul_scalar(capacity as i64) + before;
         let row_of_choice = row.mask_fill(full, (experts * capacity) as i64).reshape([choices]);
-        // Every row starts with the number for "no token", and a choice adds the difference to its token's number,
-        // because every backend has a scatter with addition. Dropped choices all write to one extra row, which is cut
-        // off.
         let token = Tensor::<1, Int>::arange(0..choices as i64, (&device, dtype)).remainder_scalar(tokens as i64);
-        let empty = Tensor::<1, Int>::full([experts * capacity + 1], tokens as i64, (&device, dtype));
-        let from_empty = token.sub_scalar(tokens as i64);
-        let filled = empty.scatter(0, row_of_choice.clone(), from_empty, burn::tensor::IndexingUpdateOp::Add);
-        let token_of_row = filled.narrow(0, 0, experts * capacity);
-        Self { load, dropped, capacity, experts, tokens, top_k, token_of_row, row_of_choice }
+        let token_of_row = placed(token, row_of_choice.clone(), experts * capacity, tokens);
+        Self { load, dropped, capacity, experts, tokens, token_of_row, row_of_choice }
     }
 
     /// Keeps only the rows of `experts`; choices of other experts add nothing. Load and dropped choices still count all
@@ -102,10 +95,7 @@ impl TokenDispatch {
     /// to `[tokens, d]`.
     pub fn combine(&self, rows: Tensor<3>, gates: Tensor<2>) -> Tensor<2> {
         let [experts, capacity, d] = rows.dims();
-        let of_choice = with_zero_row(rows.reshape([experts * capacity, d])).select(0, self.row_of_choice.clone());
-        let of_choice = of_choice.reshape([self.top_k, self.tokens, d]);
-        let gates = gates.swap_dims(0, 1).reshape([self.top_k, self.tokens, 1]);
-        (of_choice * gates).sum_dim(0).reshape([self.tokens, d])
+        collect(rows.reshape([experts * capacity, d]), Some(gates), self.row_of_choice.clone(), self.tokens)
     }
 }
 
