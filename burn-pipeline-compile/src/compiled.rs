@@ -146,10 +146,6 @@ impl<T: Tensors> Checked<'_, T> {
         Ok(given)
     }
 
-    fn read_all(&mut self, tensors: &[TensorIr]) -> Result<Vec<FlexTensor>, T::Error> {
-        tensors.iter().map(|tensor| self.read(tensor)).collect()
-    }
-
     /// The running sum of a kept tensor, which must have the elements of `alike`.
     fn sum(&mut self, kept: TensorId, alike: &TensorIr) -> Result<Option<FlexTensor>, T::Error> {
         let Some(sum) = self.tensors.sum(kept) else { return Ok(None) };
@@ -215,7 +211,8 @@ impl Step {
         checked: &mut Checked<'_, T>,
         rounded: Option<Bf16>,
     ) -> Result<Vec<FlexTensor>, T::Error> {
-        let (inputs, output) = (checked.read_all(&self.reads)?, self.outputs.first());
+        let inputs: Vec<FlexTensor> = self.reads.iter().map(|read| checked.read(read)).collect::<Result<_, _>>()?;
+        let output = self.outputs.first();
         // SAFETY: inputs and sums have the shapes and types of the step. The step was made of operations that fit
         // together (`read`), its parts are ranges of the output that do not overlap, and its region takes the blocks
         // (`steps::joinable`).

@@ -49,10 +49,6 @@ impl Stage {
         (0..self.operations.len()).filter(reads).collect()
     }
 
-    fn is_held(&self, tensor: &TensorIr) -> bool {
-        !self.readers(tensor.id).is_empty()
-    }
-
     /// The operations of the forward.
     fn forward(&self) -> impl DoubleEndedIterator<Item = &OperationIr> {
         self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward).map(|(op, _)| op)
@@ -80,7 +76,7 @@ impl Stage {
             let first = self.forward().find(|op| is_same_function(op, &self.operations[place]));
             let Some(first) = first.and_then(function).map(|(_, first)| first.clone()) else { continue };
             let freed = self.readers(input.id) == [place] && self.maker(input.id).is_some();
-            if self.is_held(&first) || freed {
+            if freed || !self.readers(first.id).is_empty() {
                 // Nothing reads its output any more, so no program has it.
                 self.read_instead(&self.readers(output.id), output.id, first.id);
             }

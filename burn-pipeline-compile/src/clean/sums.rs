@@ -97,7 +97,11 @@ fn join(matmuls: &[Matmul], rest: Vec<TensorIr>, output: &TensorIr, to: &mut Wri
             to.transpose(&below)
         }
         false => {
-            let lefts: Vec<TensorIr> = matmuls.iter().map(|matmul| matmul.left_as_read(to)).collect();
+            let as_read = |Matmul { left, transposed, .. }: &Matmul| match transposed {
+                true => to.transpose(left),
+                false => left.clone(),
+            };
+            let lefts: Vec<TensorIr> = matmuls.iter().map(as_read).collect();
             beside(lefts.iter(), 1, [rows, depth], to)
         }
     };
@@ -115,11 +119,4 @@ fn beside<'a>(tensors: impl Iterator<Item = &'a TensorIr>, dim: usize, shape: [u
     let output = to.tensor(shape, DType::F32);
     to.nodes.push(Node::beside(tensors, dim, &output));
     output
-}
-
-impl Matmul {
-    /// The left operand in the form that the matmul reads.
-    fn left_as_read(&self, to: &mut Writer) -> TensorIr {
-        if self.transposed { to.transpose(&self.left) } else { self.left.clone() }
-    }
 }

@@ -53,7 +53,7 @@ impl Convolution {
         };
         let to = Shared(fresh.as_floats());
         match self.wanted {
-            Wanted::Output => self.pieces(self.blocks_of_samples(), |(sample, rows)| {
+            Wanted::Output => self.pieces(self.blocks_of_samples(self.depth()).collect(), |(sample, rows)| {
                 // SAFETY: the result is the output, and each piece writes its own rows.
                 unsafe { self.output_of(sample, rows, operands, to, rounded) };
             }),
@@ -155,14 +155,13 @@ impl Convolution {
         to: Shared<f32>,
         rounded: Option<Bf16>,
     ) {
-        let ([samples, all, ..], [_, features, _, columns]) = (self.input, self.output);
+        let ([_, all, ..], [_, features, _, columns]) = (self.input, self.output);
         let ((image, area), elements) = (self.areas(), self.window.elements());
         let depth = channels.len() * elements;
         // SAFETY: these columns are within the gradient.
         let at = unsafe { to.at(channels.start * elements) };
         let to = Matrix { at, row: self.depth().cast_signed(), column: 1 };
-        let blocks = (0..samples).flat_map(|sample| self.blocks(depth).map(move |rows| (sample, rows)));
-        for (sample, rows) in blocks {
+        for (sample, rows) in self.blocks_of_samples(depth) {
             let image = &input[(sample * all + channels.start) * image..][..channels.len() * image];
             let gradient = matrix(&gradient[sample * features * area + rows.start * columns..], area, 1);
             let sizes = [features, depth, rows.len() * columns];
