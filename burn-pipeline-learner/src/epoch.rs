@@ -68,7 +68,8 @@ impl<M: PipelineModel> Fit<M> {
 
     fn train_split(&mut self, loader: &TrainLoader<M>, epoch: usize) {
         let mut accumulator = Accumulator { gradients: GradientsAccumulator::new(), items: 0 };
-        self.session.forget_observed();
+        // Gradients of an earlier epoch's last items were dropped.
+        self.session.observed = None;
         let (mut items, mut iteration) = (loader.iter(), 0);
         while let Some(item) = items.next() {
             iteration += 1;

@@ -42,7 +42,7 @@ pub(crate) struct Session<M: PipelineModel> {
     /// Parameters and buffers that the optimizer does not step.
     others: Vec<ParamId>,
     /// What losses observed since the last step; `None` if no item counted.
-    observed: Option<Vec<Vec<f64>>>,
+    pub(crate) observed: Option<Vec<Vec<f64>>>,
     /// True if this process gets outputs and emits events.
     pub(crate) leads: bool,
     /// True if there are other processes.
@@ -105,11 +105,6 @@ impl<M: PipelineModel> Session<M> {
         let held = weights.iter().flatten().map(|weight| weight.id);
         let others = held.filter(|id| !trained.contains_key(id)).collect();
         Ok(Self { pipeline, ids, places, others, observed: None, leads, several, model: std::marker::PhantomData })
-    }
-
-    /// Forgets what losses observed for items whose gradients are dropped, at the start of an epoch.
-    pub(crate) fn forget_observed(&mut self) {
-        self.observed = None;
     }
 
     /// Runs an item's forwards and backwards. Returns its gradients and, on rank 0, what metrics get.
