@@ -1,8 +1,8 @@
 //! Batched matmuls on operands with any strides.
 //!
-//! Guarantees: the numbers are those of [`multiply`](mod@multiply) if operands are rounded, and on processors with
-//! AVX-512 for most matmuls of more than one row and at least 16 columns (not for those in which packing is most of
-//! the work). All other matmuls give the numbers of Flex's own matmul, which calls the same kernels (crate `gemm`)
+//! Guarantees: the numbers are those of [`multiply`](mod@crate::multiply) if operands are rounded, and on processors
+//! with AVX-512 for most matmuls of more than one row and at least 16 columns (not for those in which packing is most
+//! of the work). All other matmuls give the numbers of Flex's own matmul, which calls the same kernels (crate `gemm`)
 //! with the same sizes and strides. The output is not cleared before. A matmul added to a sum ([`add_matmul`]) gives
 //! the same bits as if it were written and then added.
 //!
