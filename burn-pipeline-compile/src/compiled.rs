@@ -7,14 +7,13 @@
 //! needs from its caller: the tensors, and an interpreter for operations that are not compiled.
 
 use crate::clean::clean;
-use crate::graph::{is_float, name};
+use crate::graph::{bytes, is_float, name};
 use crate::half::Half;
 use crate::matmul::{add_matmul, matmul, multiply_one};
 use crate::mismatch::Mismatch;
 use crate::multiply::Bf16;
 use crate::place::place;
 use crate::read::read;
-use crate::region::Region;
 use crate::steps::{Step, Work, steps};
 use crate::storage::Fresh;
 use crate::view::view;
@@ -118,19 +117,15 @@ impl Compiled {
         for step in &self.steps {
             summary.bytes += step.bytes();
             match &step.work {
-                Work::Region(region) => {
+                Work::Region { region, made } => {
                     summary.regions += 1;
                     summary.fused += region.nodes;
-                }
-                Work::Blocks { region, .. } => {
-                    summary.regions += 1;
-                    summary.fused += region.nodes;
-                    summary.matmuls += 1;
+                    summary.matmuls += usize::from(made.is_some());
                 }
                 Work::Matmul { .. } => summary.matmuls += 1,
                 Work::Convolve(_) => summary.convolutions += 1,
                 Work::Place(parts) => summary.matmuls += parts.iter().filter(|part| part.matmul).count(),
-                Work::Interpret(op) => *summary.interpreted.entry(crate::graph::name(op)).or_default() += 1,
+                Work::Interpret(op) => *summary.interpreted.entry(name(op)).or_default() += 1,
                 Work::Fill(_) | Work::View(_) => {}
             }
         }
@@ -149,10 +144,6 @@ impl<T: Tensors> Checked<'_, T> {
         let given = self.tensors.read(tensor);
         Mismatch::check(tensor, &given).map_err(|mismatch| self.named(mismatch, tensor))?;
         Ok(given)
-    }
-
-    fn read_all(&mut self, tensors: &[TensorIr]) -> Result<Vec<FlexTensor>, T::Error> {
-        tensors.iter().map(|tensor| self.read(tensor)).collect()
     }
 
     /// The running sum of a kept tensor, which must have the elements of `alike`.
@@ -182,10 +173,9 @@ impl<T: Tensors> Checked<'_, T> {
 impl Step {
     /// Bytes read and written; a view costs nothing.
     fn bytes(&self) -> usize {
-        let size = |tensor: &TensorIr| tensor.shape.num_elements() * tensor.dtype.size();
         match self.work {
             Work::View(_) => 0,
-            _ => self.reads.iter().chain(&self.outputs).map(size).sum(),
+            _ => self.reads.iter().chain(&self.outputs).map(bytes).sum(),
         }
     }
 
@@ -205,7 +195,7 @@ impl Step {
             }
             _ => {
                 let made = self.compute(checked, rounded)?;
-                self.give(made, checked.tensors);
+                self.outputs.iter().zip(made).for_each(|(output, value)| checked.tensors.write(output, value));
             }
         }
         for tensor in &self.drops {
@@ -215,14 +205,14 @@ impl Step {
         Ok(())
     }
 
-    /// Computes the outputs of the step.
+    /// Computes the outputs of the step, in order.
     fn compute<T: Tensors>(
         &self,
         checked: &mut Checked<'_, T>,
         rounded: Option<Bf16>,
-    ) -> Result<Vec<(TensorId, FlexTensor)>, T::Error> {
-        let (inputs, output) = (checked.read_all(&self.reads)?, self.outputs.first());
-        let alone = |value| output.map(|output| (output.id, value)).into_iter().collect();
+    ) -> Result<Vec<FlexTensor>, T::Error> {
+        let inputs: Vec<FlexTensor> = self.reads.iter().map(|read| checked.read(read)).collect::<Result<_, _>>()?;
+        let output = self.outputs.first();
         // SAFETY: inputs and sums have the shapes and types of the step. The step was made of operations that fit
         // together (`read`), its parts are ranges of the output that do not overlap, and its region takes the blocks
         // (`steps::joinable`).
@@ -230,52 +220,24 @@ impl Step {
             match (&self.work, &inputs[..], output) {
                 (Work::Matmul { sum }, [lhs, rhs], Some(output)) => {
                     let sum = sum.map_or(Ok(None), |kept| checked.sum(kept, output))?;
-                    alone(match sum {
+                    vec![match sum {
                         Some(sum) => add_matmul(lhs, rhs, sum, output, rounded),
-                        None => matmul(lhs, rhs, output, rounded).1,
-                    })
+                        None => matmul(lhs, rhs, output, rounded),
+                    }]
                 }
                 (Work::Convolve(convolution), [first, second], Some(output)) => {
-                    alone(convolution.run([first, second], output, rounded))
+                    vec![convolution.run([first, second], output, rounded)]
                 }
-                (Work::Place(parts), inputs, Some(output)) => alone(place(parts, inputs, output, rounded)),
-                (Work::Region(region), inputs, _) => region.run(inputs),
-                (Work::Blocks { region, made }, [lhs, rhs, inputs @ ..], _) => {
-                    run_blocks(region, *made, [lhs, rhs], inputs, rounded)
+                (Work::Place(parts), inputs, Some(output)) => vec![place(parts, inputs, output, rounded)],
+                (Work::Region { region, made: None }, inputs, _) => region.run(inputs),
+                (Work::Region { region, made: Some(made) }, [lhs, rhs, inputs @ ..], _) => {
+                    let matmul = &region.inputs[*made].tensor;
+                    // A block has room for the region's rows of one matrix.
+                    region.run_blocks(*made, inputs, |place, to| multiply_one([lhs, rhs], matmul, place, to, rounded))
                 }
                 _ => Vec::new(),
             }
         })
-    }
-
-    /// Passes a region's results on.
-    fn give(&self, given: Vec<(TensorId, FlexTensor)>, tensors: &mut impl Tensors) {
-        for (id, value) in given {
-            if let Some(output) = self.outputs.iter().find(|output| output.id == id) {
-                tensors.write(output, value);
-            }
-        }
-    }
-}
-
-/// Runs a region right after each matrix of a batch of matmuls.
-///
-/// # Safety
-/// Operands and inputs have the shapes and types of the step; the region takes blocks of the matmul as its input at
-/// index `made`.
-unsafe fn run_blocks(
-    region: &Region,
-    made: usize,
-    operands: [&FlexTensor; 2],
-    inputs: &[FlexTensor],
-    rounded: Option<Bf16>,
-) -> Vec<(TensorId, FlexTensor)> {
-    let output = &region.inputs[made].tensor;
-    let count = output.shape[..output.shape.num_dims() - 2].iter().product();
-    // SAFETY: guaranteed by the caller; a block has room for the region's rows of one matrix.
-    unsafe {
-        let make = |place, to| multiply_one(operands, output, place, to, rounded);
-        region.run_blocks((made, count), inputs, make)
     }
 }
 
@@ -283,13 +245,11 @@ fn filled(value: f32, output: &TensorIr) -> FlexTensor {
     let elements = output.shape.num_elements();
     let mut fresh = Fresh::of(output);
     // SAFETY: there is room for all elements, and all are written.
-    let mut given = unsafe {
+    unsafe {
         match Half::of(output) {
             Some(half) => {
-                let to: &mut [MaybeUninit<u16>] = from_raw_parts_mut(fresh.as_bytes().cast(), elements);
-                let mut bits = [MaybeUninit::new(0)];
-                half.narrow(&[value], &mut bits);
-                to.fill(bits[0]);
+                let bits = half.bits(half.rounded(value));
+                from_raw_parts_mut(fresh.as_bytes().cast(), elements).fill(MaybeUninit::new(bits));
             }
             None if is_float(output) => {
                 from_raw_parts_mut(fresh.as_floats().cast(), elements).fill(MaybeUninit::new(value));
@@ -297,9 +257,8 @@ fn filled(value: f32, output: &TensorIr) -> FlexTensor {
             // A mask.
             None => fresh.as_bytes().write_bytes(u8::from(value != 0.0), elements),
         }
-        fresh.tensors(std::slice::from_ref(output))
-    };
-    given.swap_remove(0).1
+        fresh.tensor(output)
+    }
 }
 
 impl Display for Compiled {

@@ -37,10 +37,6 @@ impl Window {
     pub(crate) fn elements(&self) -> usize {
         self.size.iter().product()
     }
-
-    pub(crate) fn is_element(&self) -> bool {
-        self.size == [1, 1] && self.stride == [1, 1] && self.before == [0, 0]
-    }
 }
 
 impl Convolution {

@@ -110,11 +110,9 @@ impl Groups {
         }
         for group in read {
             // The group of an input may have been joined to another group meanwhile.
-            let first = *self.all[group].nodes.first().unwrap_or(&usize::MAX);
-            if first == usize::MAX {
-                continue;
+            if !self.all[group].nodes.is_empty() {
+                self.join(graph, group, self.of[&place]);
             }
-            self.join(graph, group, self.of[&place]);
         }
     }
 
@@ -223,7 +221,6 @@ mod tests {
     use crate::graph::{FRESH, Map, Operand, Reduction};
     use burn::backend::ir::TensorIr;
     use burn::tensor::{DType, Shape};
-    use std::collections::HashSet;
 
     fn tensor(id: u64, shape: &[usize]) -> TensorIr {
         TensorIr::uninit(TensorId::new(id), Shape::from(shape.to_vec()), DType::F32)

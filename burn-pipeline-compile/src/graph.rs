@@ -8,7 +8,7 @@ use crate::half::Half;
 use crate::multiply::Bf16;
 use burn::backend::flex::Layout;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
-use burn::tensor::{DType, Slice};
+use burn::tensor::{DType, Shape, Slice};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{Display, Formatter, Result};
 
@@ -26,6 +26,13 @@ pub(crate) struct Graph {
 /// The first id of tensors that passes make. They live within one run, beside tensors that other programs keep, whose
 /// ids are recorded in order from 0: none of those is as high.
 pub(crate) const FRESH: u64 = 1 << 63;
+
+/// The nodes of a graph that is written node by node, with new tensors between them.
+pub(crate) struct Writer {
+    pub(crate) nodes: Vec<Node>,
+    /// The id of the next new tensor.
+    pub(crate) fresh: u64,
+}
 
 /// One operation.
 #[derive(Clone, PartialEq, Debug)]
@@ -160,11 +167,54 @@ impl Operand {
             Operand::Scalar(_) => None,
         }
     }
+
+    pub(crate) fn scalar(&self) -> Option<f32> {
+        match self {
+            Operand::Tensor(_) => None,
+            Operand::Scalar(value) => Some(*value),
+        }
+    }
+}
+
+impl Writer {
+    /// A new tensor.
+    pub(crate) fn tensor(&mut self, shape: impl Into<Shape>, dtype: DType) -> TensorIr {
+        self.fresh += 1;
+        TensorIr::uninit(TensorId::new(self.fresh - 1), shape.into(), dtype)
+    }
+
+    /// Adds a node that makes a new tensor.
+    pub(crate) fn make<'a>(
+        &mut self,
+        op: Op,
+        inputs: impl IntoIterator<Item = &'a TensorIr>,
+        shape: impl Into<Shape>,
+        dtype: DType,
+    ) -> TensorIr {
+        let output = self.tensor(shape, dtype);
+        self.nodes.push(Node::of(op, inputs, &output));
+        output
+    }
+
+    pub(crate) fn reshape(&mut self, tensor: &TensorIr, shape: impl Into<Shape>) -> TensorIr {
+        self.make(Op::View(View::Reshape), [tensor], shape, tensor.dtype)
+    }
+
+    /// Transposes a matrix.
+    pub(crate) fn transpose(&mut self, matrix: &TensorIr) -> TensorIr {
+        let shape = [matrix.shape[1], matrix.shape[0]];
+        self.make(Op::View(View::Permute(vec![1, 0])), [matrix], shape, matrix.dtype)
+    }
 }
 
 impl Node {
     pub(crate) fn new(op: Op, inputs: Vec<Operand>, output: TensorIr) -> Self {
         Self { op, inputs, outputs: vec![output] }
+    }
+
+    /// A node that reads tensors only.
+    pub(crate) fn of<'a>(op: Op, inputs: impl IntoIterator<Item = &'a TensorIr>, output: &TensorIr) -> Self {
+        Self::new(op, inputs.into_iter().cloned().map(Operand::Tensor).collect(), output.clone())
     }
 
     /// Concatenates tensors along a dimension.
@@ -215,6 +265,11 @@ pub(crate) fn rows_and_columns(tensor: &TensorIr) -> (usize, usize) {
         None => (1, 1),
         Some((columns, rows)) => (rows.iter().product(), *columns),
     }
+}
+
+/// The bytes of a tensor's elements.
+pub(crate) fn bytes(tensor: &TensorIr) -> usize {
+    tensor.shape.num_elements() * tensor.dtype.size()
 }
 
 /// Returns true if the tensor has `f32` elements.

@@ -11,8 +11,7 @@
 //!
 //! All of it is integer arithmetic without branches, which is vectorised for every processor.
 
-#[cfg(target_arch = "x86_64")]
-use crate::processor::has_avx512;
+use crate::processor::vectorized;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorIr;
 use burn::tensor::{DType, bf16, f16};
@@ -33,6 +32,22 @@ const QUIET: u32 = 0x0040_0000;
 const SMALL: u32 = 0x3880_0000;
 /// The difference of the exponents of `f32` and `f16`.
 const EXPONENTS: u32 = 112 << 23;
+
+/// Runs a loop in one version for each type, each of which is vectorised.
+macro_rules! each {
+    ($half:expr, |$type:ident| $loop:expr) => {
+        match $half {
+            Half::Bf16 => {
+                const $type: Half = Half::Bf16;
+                $loop
+            }
+            Half::F16 => {
+                const $type: Half = Half::F16;
+                $loop
+            }
+        }
+    };
+}
 
 impl Half {
     /// The type of a tensor, if it is half precision.
@@ -74,7 +89,7 @@ impl Half {
 
     /// The bits of a number of this type.
     #[inline(always)]
-    fn bits(self, x: f32) -> u16 {
+    pub(crate) fn bits(self, x: f32) -> u16 {
         let bits = x.to_bits();
         if self == Self::Bf16 {
             return (bits >> 16) as u16;
@@ -116,97 +131,25 @@ impl Half {
 
     /// Widens numbers, as many as both sides have.
     pub(crate) fn widen(self, from: &[u16], to: &mut [f32]) {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx512() {
-            // SAFETY: the processor has these instructions.
-            return unsafe { widen_with_avx512(self, from, to) };
-        }
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has these instructions.
-            return unsafe { widen_with_avx2(self, from, to) };
-        }
-        widen(self, from, to);
+        let half = self;
+        vectorized!(|_FMA, half: Half, from: &[u16], to: &mut [f32]| each!(half, |HALF| {
+            to.iter_mut().zip(from).for_each(|(to, bits)| *to = HALF.number(*bits));
+        }));
     }
 
     /// Rounds numbers and stores their bits, as many as both sides have.
     pub(crate) fn narrow(self, from: &[f32], to: &mut [MaybeUninit<u16>]) {
-        #[cfg(target_arch = "x86_64")]
-        if has_avx512() {
-            // SAFETY: the processor has these instructions.
-            return unsafe { narrow_with_avx512(self, from, to) };
-        }
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has these instructions.
-            return unsafe { narrow_with_avx2(self, from, to) };
-        }
-        narrow(self, from, to);
+        let half = self;
+        vectorized!(|_FMA, half: Half, from: &[f32], to: &mut [MaybeUninit<u16>]| each!(half, |HALF| {
+            to.iter_mut().zip(from).for_each(|(to, x)| _ = to.write(HALF.bits(HALF.rounded(*x))));
+        }));
     }
-}
-
-/// Runs a loop in one version for each type, each of which is vectorised.
-macro_rules! each {
-    ($half:expr, |$type:ident| $loop:expr) => {
-        match $half {
-            Half::Bf16 => {
-                const $type: Half = Half::Bf16;
-                $loop
-            }
-            Half::F16 => {
-                const $type: Half = Half::F16;
-                $loop
-            }
-        }
-    };
 }
 
 /// Rounds numbers in place.
 #[inline(always)]
 pub(crate) fn round(half: Half, numbers: &mut [f32]) {
     each!(half, |HALF| numbers.iter_mut().for_each(|number| *number = HALF.rounded(*number)));
-}
-
-#[inline(always)]
-fn widen(half: Half, from: &[u16], to: &mut [f32]) {
-    each!(half, |HALF| to.iter_mut().zip(from).for_each(|(to, bits)| *to = HALF.number(*bits)));
-}
-
-#[inline(always)]
-fn narrow(half: Half, from: &[f32], to: &mut [MaybeUninit<u16>]) {
-    each!(half, |HALF| to.iter_mut().zip(from).for_each(|(to, x)| _ = to.write(HALF.bits(HALF.rounded(*x)))));
-}
-
-/// # Safety
-/// [`has_avx512`] returns true.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-unsafe fn widen_with_avx512(half: Half, from: &[u16], to: &mut [f32]) {
-    widen(half, from, to);
-}
-
-/// # Safety
-/// [`has_avx512`] returns true.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-unsafe fn narrow_with_avx512(half: Half, from: &[f32], to: &mut [MaybeUninit<u16>]) {
-    narrow(half, from, to);
-}
-
-/// # Safety
-/// The processor has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn widen_with_avx2(half: Half, from: &[u16], to: &mut [f32]) {
-    widen(half, from, to);
-}
-
-/// # Safety
-/// The processor has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn narrow_with_avx2(half: Half, from: &[f32], to: &mut [MaybeUninit<u16>]) {
-    narrow(half, from, to);
 }
 
 #[cfg(test)]

@@ -152,15 +152,9 @@ impl Job {
                 }
             }
             if let To::Half(at, half) = to.at.offset(place) {
+                let place = Matrix { at, row: to.row, column: to.column };
                 // SAFETY: guaranteed by the caller.
-                unsafe {
-                    narrow(
-                        half,
-                        &sums[..rows.len() * columns.len()],
-                        Matrix { at, row: to.row, column: to.column },
-                        columns.len(),
-                    )
-                };
+                unsafe { narrow(half, &sums[..rows.len() * columns.len()], place, columns.len()) };
             }
         });
     }
@@ -223,10 +217,8 @@ unsafe fn narrow(half: Half, sums: &[f32], to: Matrix<*mut u16>, columns: usize)
             // SAFETY: guaranteed by the caller.
             1 => half.narrow(sums, unsafe { from_raw_parts_mut(to_row.cast::<MaybeUninit<u16>>(), columns) }),
             step => sums.iter().enumerate().for_each(|(place, sum)| {
-                let mut bits = [MaybeUninit::new(0)];
-                half.narrow(&[*sum], &mut bits);
                 // SAFETY: as above.
-                unsafe { *to_row.wrapping_offset(place as isize * step) = bits[0].assume_init() };
+                unsafe { *to_row.wrapping_offset(place as isize * step) = half.bits(half.rounded(*sum)) };
             }),
         }
     }

@@ -49,10 +49,6 @@ impl Stage {
         (0..self.operations.len()).filter(reads).collect()
     }
 
-    fn is_held(&self, tensor: &TensorIr) -> bool {
-        !self.readers(tensor.id).is_empty()
-    }
-
     /// The operations of the forward.
     fn forward(&self) -> impl DoubleEndedIterator<Item = &OperationIr> {
         self.operations.iter().zip(&self.forward).filter(|(_, forward)| **forward).map(|(op, _)| op)
@@ -80,7 +76,7 @@ impl Stage {
             let first = self.forward().find(|op| is_same_function(op, &self.operations[place]));
             let Some(first) = first.and_then(function).map(|(_, first)| first.clone()) else { continue };
             let freed = self.readers(input.id) == [place] && self.maker(input.id).is_some();
-            if self.is_held(&first) || freed {
+            if freed || !self.readers(first.id).is_empty() {
                 // Nothing reads its output any more, so no program has it.
                 self.read_instead(&self.readers(output.id), output.id, first.id);
             }
@@ -88,7 +84,7 @@ impl Stage {
     }
 
     fn replace_dividends(&mut self) {
-        let mut next = self.operations.iter().flat_map(OperationIr::nodes).map(|t| t.id.value() + 1).max().unwrap_or(0);
+        let mut next = next_id(&self.operations);
         let quotients = self.forward().filter_map(quotient).filter(|division| self.follows_from_quotient(division));
         for BinaryOpIr { lhs, rhs, out } in quotients.cloned().collect::<Vec<_>>() {
             let readers = self.readers(lhs.id);
@@ -194,15 +190,18 @@ fn is_same_function(one: &OperationIr, other: &OperationIr) -> bool {
 }
 
 fn quotient(op: &OperationIr) -> Option<&BinaryOpIr> {
-    match op {
-        OperationIr::NumericFloat(_, NumericOperationIr::Div(op)) => Some(op),
-        _ => None,
-    }
+    if let OperationIr::NumericFloat(_, NumericOperationIr::Div(op)) = op { Some(op) } else { None }
 }
 
-struct Renamed {
-    from: TensorId,
-    to: TensorId,
+/// The first id that no tensor of these operations has.
+pub(crate) fn next_id(operations: &[OperationIr]) -> u64 {
+    operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value() + 1).max().unwrap_or(0)
+}
+
+/// Gives a tensor another id in the operations that it visits.
+pub(crate) struct Renamed {
+    pub(crate) from: TensorId,
+    pub(crate) to: TensorId,
 }
 
 impl IrVisitorMut for Renamed {

@@ -57,7 +57,6 @@ mod multiply;
 mod needs;
 mod operands;
 mod place;
-#[cfg(target_arch = "x86_64")]
 mod processor;
 mod read;
 mod region;

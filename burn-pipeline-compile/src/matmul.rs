@@ -1,8 +1,8 @@
 //! Batched matmuls on operands with any strides.
 //!
-//! Guarantees: the numbers are those of [`multiply`](mod@multiply) if operands are rounded, and on processors with
-//! AVX-512 for most matmuls of more than one row and at least 16 columns (not for those in which packing is most of
-//! the work). All other matmuls give the numbers of Flex's own matmul, which calls the same kernels (crate `gemm`)
+//! Guarantees: the numbers are those of [`multiply`](mod@crate::multiply) if operands are rounded, and on processors
+//! with AVX-512 for most matmuls of more than one row and at least 16 columns (not for those in which packing is most
+//! of the work). All other matmuls give the numbers of Flex's own matmul, which calls the same kernels (crate `gemm`)
 //! with the same sizes and strides. The output is not cleared before. A matmul added to a sum ([`add_matmul`]) gives
 //! the same bits as if it were written and then added.
 //!
@@ -12,10 +12,10 @@
 
 use crate::half::{Half, round};
 use crate::half_matmul::{To, multiply_half};
-use crate::multiply::{self, Bf16, Elements};
+use crate::multiply::{Bf16, Elements, Matrix};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::backend::ir::{TensorId, TensorIr};
+use burn::backend::ir::TensorIr;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
@@ -23,19 +23,6 @@ use rayon::prelude::*;
 const PARALLEL: usize = 192 * 192 * 192;
 /// The matmuls of batches with fewer multiplications run one after the other, as in Flex.
 pub(crate) const PARALLEL_BATCH: usize = 128 * 128 * 128;
-
-/// An operand: elements and layout.
-#[derive(Clone, Copy)]
-struct Matrix<'a> {
-    values: Values<'a>,
-    layout: &'a Layout,
-}
-
-#[derive(Clone, Copy)]
-enum Values<'a> {
-    F32(&'a [f32]),
-    Half(&'a [u16], Half),
-}
 
 /// Multiplies two batches of matrices. Rounds operands to `bf16` if `rounded` is given.
 ///
@@ -46,15 +33,14 @@ pub(crate) unsafe fn matmul(
     rhs: &FlexTensor,
     output: &TensorIr,
     rounded: Option<Bf16>,
-) -> (TensorId, FlexTensor) {
+) -> FlexTensor {
     let mut fresh = Fresh::of(output);
     let layout = Layout::contiguous(output.shape.clone());
     let to = To::new(fresh.as_bytes(), Half::of(output));
     // SAFETY: the storage has the layout's elements; the caller guarantees the rest.
     unsafe { multiply_into(lhs, rhs, &layout, to, rounded) };
     // SAFETY: the matmuls have written every matrix.
-    let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
-    given.swap_remove(0)
+    unsafe { fresh.tensor(output) }
 }
 
 /// Adds the matmul of two matrices to a sum, in place if the sum's storage is not shared. Returns the sum in the
@@ -72,14 +58,13 @@ pub(crate) unsafe fn add_matmul(
     let layout = Layout::contiguous(output.shape.clone());
     let in_order = sum.is_contiguous() && sum.storage::<f32>().len() == layout.num_elements();
     let mut sum = if in_order { sum } else { sum.to_contiguous() };
-    let (rows, columns) = (output.shape[0], output.shape[1]);
-    let sizes = [rows, columns, lhs.layout().shape()[1]];
+    let (batch, sizes) = sizes(lhs, &output.shape);
     let at = To::F32(sum.storage_mut::<f32>().as_mut_ptr());
-    let to = multiply::Matrix { at, row: columns.cast_signed(), column: 1 };
-    let (left, right) = (Matrix::of(lhs).matrix(0, &[]), Matrix::of(rhs).matrix(0, &[]));
+    let to = Matrix { at, row: sizes[1].cast_signed(), column: 1 };
+    let operands = [lhs, rhs].map(|operand| matrix(operand, 0, batch));
     let parallel = if sizes.iter().product::<usize>() >= PARALLEL { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: the sum has all elements of the matmul, and nothing else refers to them.
-    unsafe { multiply_half(sizes, to, [left, right], true, parallel, rounded) };
+    unsafe { multiply_half(sizes, to, operands, true, parallel, rounded) };
     sum.with_layout(layout)
 }
 
@@ -90,18 +75,15 @@ pub(crate) unsafe fn add_matmul(
 /// The matmul of the operands has the output's shape, and `place` is an index of its batch. `to` has room for a
 /// matrix, and nothing else refers to it.
 pub(crate) unsafe fn multiply_one(
-    [lhs, rhs]: [&FlexTensor; 2],
+    operands: [&FlexTensor; 2],
     output: &TensorIr,
     place: usize,
     at: *mut f32,
     rounded: Option<Bf16>,
 ) {
-    let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
-    let (shape, rank) = (&output.shape, output.shape.num_dims());
-    let batch = &shape[..rank - 2];
-    let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
-    let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
-    let to = multiply::Matrix { at: To::F32(at), row: sizes[1].cast_signed(), column: 1 };
+    let (batch, sizes) = sizes(operands[0], &output.shape);
+    let operands = operands.map(|operand| matrix(operand, place, batch));
+    let to = Matrix { at: To::F32(at), row: sizes[1].cast_signed(), column: 1 };
     // SAFETY: guaranteed by the caller.
     unsafe {
         multiply_half(sizes, to, operands, false, Parallelism::None, rounded);
@@ -117,18 +99,14 @@ pub(crate) unsafe fn multiply_one(
 /// The matmul of the operands has the layout's shape; `to` has all elements of the layout, and nothing else refers to
 /// them.
 pub(crate) unsafe fn multiply_into(lhs: &FlexTensor, rhs: &FlexTensor, layout: &Layout, to: To, rounded: Option<Bf16>) {
-    let (lhs, rhs) = (Matrix::of(lhs), Matrix::of(rhs));
-    let shape = layout.shape();
-    let rank = shape.num_dims();
-    let sizes = [shape[rank - 2], shape[rank - 1], lhs.layout.shape().last().copied().unwrap_or(1)];
-    let batch = &shape[..rank - 2];
+    let (batch, sizes) = sizes(lhs, layout.shape());
     let count: usize = batch.iter().product();
     let one = |place: usize, parallel| {
-        let operands = [lhs.matrix(place, batch), rhs.matrix(place, batch)];
+        let operands = [lhs, rhs].map(|operand| matrix(operand, place, batch));
         let (offset, row, column) = place_of(layout, place, batch);
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let to = multiply::Matrix { at: to.offset(offset), row, column };
+            let to = Matrix { at: to.offset(offset), row, column };
             multiply_half(sizes, to, operands, false, parallel, rounded);
         }
     };
@@ -157,23 +135,19 @@ fn place_of(layout: &Layout, place: usize, batch: &[usize]) -> (isize, isize, is
     (offset, strides[own], strides[own + 1])
 }
 
-impl<'a> Matrix<'a> {
-    fn of(tensor: &'a FlexTensor) -> Self {
-        let values = match Half::of_dtype(tensor.dtype()) {
-            Some(half) => Values::Half(half.elements(tensor), half),
-            None => Values::F32(tensor.storage()),
-        };
-        Self { values, layout: tensor.layout() }
-    }
+/// One matrix of a batch.
+fn matrix(tensor: &FlexTensor, place: usize, batch: &[usize]) -> Matrix<Elements> {
+    let (offset, row, column) = place_of(tensor.layout(), place, batch);
+    // A pointer to an element of the tensor, or to none if it is empty.
+    let at = match Half::of_dtype(tensor.dtype()) {
+        Some(half) => Elements::Half(half.elements(tensor).as_ptr().wrapping_offset(offset), half),
+        None => Elements::F32(tensor.storage::<f32>().as_ptr().wrapping_offset(offset)),
+    };
+    Matrix { at, row, column }
+}
 
-    /// One matrix of the batch.
-    fn matrix(self, place: usize, batch: &[usize]) -> multiply::Matrix<Elements> {
-        let (offset, row, column) = place_of(self.layout, place, batch);
-        // A pointer to an element of the tensor, or to none if it is empty.
-        let at = match self.values {
-            Values::F32(values) => Elements::F32(values.as_ptr().wrapping_offset(offset)),
-            Values::Half(values, half) => Elements::Half(values.as_ptr().wrapping_offset(offset), half),
-        };
-        multiply::Matrix { at, row, column }
-    }
+/// The dimensions of a batch, and the rows, columns and depth of its matmuls.
+fn sizes<'a>(lhs: &FlexTensor, output: &'a [usize]) -> (&'a [usize], [usize; 3]) {
+    let (batch, [rows, columns]) = output.split_last_chunk::<2>().expect("a matmul has rows and columns");
+    (batch, [*rows, *columns, lhs.layout().shape().last().copied().unwrap_or(1)])
 }

@@ -14,7 +14,7 @@
 //! ends; and memory that threads keep for reuse.
 
 use crate::compiled::Compiled;
-use crate::region::Region;
+use crate::graph::{View, bytes};
 use crate::steps::{Step, Work};
 use crate::view::laid;
 use burn::backend::flex::Layout;
@@ -34,10 +34,6 @@ struct Storage {
     bytes: usize,
     /// The number of live tensors in it.
     holders: usize,
-}
-
-fn size(tensor: &TensorIr) -> usize {
-    tensor.shape.num_elements() * tensor.dtype.size()
 }
 
 impl Memory {
@@ -69,8 +65,10 @@ impl Memory {
     fn step(&mut self, step: &Step) -> usize {
         let before = self.bytes;
         let scratch = match &step.work {
-            Work::Region(region) => self.region(region, None),
-            Work::Blocks { region, made } => self.region(region, Some(*made)),
+            Work::Region { region, made } => {
+                region.given_bytes().for_each(|(output, bytes)| self.make(&output.tensors, bytes));
+                region.peak_bytes(*made)
+            }
             Work::View(how) => {
                 if let ([input], [output]) = (&step.reads[..], &step.outputs[..]) {
                     self.view(input, how, output);
@@ -83,12 +81,12 @@ impl Memory {
             }
             Work::Convolve(_) => {
                 // Operands that are not contiguous are copied.
-                let copied = step.reads.iter().filter(|read| !self.is_in_order(read)).map(size).sum::<usize>();
-                self.make(&step.outputs, step.outputs.iter().map(size).sum());
+                let copied = step.reads.iter().filter(|read| !self.is_in_order(read)).map(bytes).sum::<usize>();
+                self.make(&step.outputs, step.outputs.iter().map(bytes).sum());
                 self.bytes - before + copied
             }
             Work::Matmul { sum: None } | Work::Fill(_) | Work::Place(_) | Work::Interpret(_) => {
-                step.outputs.iter().for_each(|output| self.make(std::slice::from_ref(output), size(output)));
+                step.outputs.iter().for_each(|output| self.make(std::slice::from_ref(output), bytes(output)));
                 0
             }
         };
@@ -102,17 +100,7 @@ impl Memory {
         self.tensors.get(&tensor.id).is_none_or(|(_, layout)| layout.contiguous_offsets().is_some())
     }
 
-    /// Makes a region's outputs. Returns the most bytes that it makes at once.
-    fn region(&mut self, region: &Region, made: Option<usize>) -> usize {
-        region.given_bytes().for_each(|(output, bytes)| self.make(&output.tensors, bytes));
-        let matrices = |made: usize| {
-            let shape = &region.inputs[made].tensor.shape;
-            shape[..shape.num_dims() - 2].iter().product()
-        };
-        region.peak_bytes(made.map(matrices))
-    }
-
-    fn view(&mut self, input: &TensorIr, how: &crate::graph::View, output: &TensorIr) {
+    fn view(&mut self, input: &TensorIr, how: &View, output: &TensorIr) {
         let Some((storage, layout)) = self.tensors.get(&input.id) else { return };
         let storage = *storage;
         match laid(layout, how, &output.shape) {
@@ -121,7 +109,7 @@ impl Memory {
                 self.storages[storage].holders += 1;
                 self.tensors.insert(output.id, (storage, layout));
             }
-            None => self.make(std::slice::from_ref(output), size(output)),
+            None => self.make(std::slice::from_ref(output), bytes(output)),
         }
     }
 

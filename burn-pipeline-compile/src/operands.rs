@@ -10,9 +10,8 @@
 //!
 //! Micikevicius et al., Mixed Precision Training (arXiv:1710.03740), also keep activations in 16 bits.
 
-use burn::backend::ir::{
-    BaseOperationIr, CastOpIr, FloatOperationIr, IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus,
-};
+use crate::hold::{Renamed, next_id};
+use burn::backend::ir::{BaseOperationIr, CastOpIr, FloatOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn::tensor::DType;
 use std::collections::{HashMap, HashSet};
 
@@ -24,16 +23,16 @@ use std::collections::{HashMap, HashSet};
 pub fn hold_rounded(operations: &[OperationIr], forward: &[bool]) -> Vec<OperationIr> {
     let views = view_of(operations);
     let held = held(operations, forward, &views);
-    let ids = operations.iter().flat_map(OperationIr::nodes).map(|tensor| tensor.id.value() + 1);
-    let mut rewriting =
-        Rewriting { operations, views, next: ids.max().unwrap_or(0), rounded: HashMap::new(), to: Vec::new() };
+    let next = next_id(operations);
+    let mut rewriting = Rewriting { operations, views, next, rounded: HashMap::new(), to: Vec::new() };
     for op in operations {
         match matmul(op) {
             Some(operands) => rewriting.matmul(op, operands.map(|operand| operand.id), &held),
             None => rewriting.to.push(op.clone()),
         }
         for output in op.outputs().filter(|output| held.contains(&output.id)) {
-            rewriting.round(output);
+            let rounded = rewriting.cast(output, DType::BF16);
+            rewriting.rounded.insert(output.id, rounded);
         }
     }
     rewriting.to
@@ -120,22 +119,17 @@ struct Rewriting<'a> {
 }
 
 impl Rewriting<'_> {
-    fn tensor(&mut self, like: &TensorIr, dtype: DType) -> TensorIr {
+    /// The id of a new tensor.
+    fn id(&mut self) -> TensorId {
         self.next += 1;
-        TensorIr::uninit(TensorId::new(self.next - 1), like.shape.clone(), dtype)
+        TensorId::new(self.next - 1)
     }
 
     fn cast(&mut self, input: &TensorIr, dtype: DType) -> TensorIr {
-        let out = self.tensor(input, dtype);
+        let out = TensorIr::uninit(self.id(), input.shape.clone(), dtype);
         let input = TensorIr { status: TensorStatus::ReadOnly, ..input.clone() };
         self.to.push(OperationIr::BaseFloat(BaseOperationIr::Cast(CastOpIr { input, out: out.clone() })));
         out
-    }
-
-    /// Rounds a tensor that was just made.
-    fn round(&mut self, tensor: &TensorIr) {
-        let rounded = self.cast(tensor, DType::BF16);
-        self.rounded.insert(tensor.id, rounded);
     }
 
     /// Makes a matmul read rounded tensors.
@@ -161,23 +155,9 @@ impl Rewriting<'_> {
         };
         let to = self.rebuilt_view(input, root);
         op.visit_mut(&mut Renamed { from: input, to });
-        self.next += 1;
-        let to = TensorId::new(self.next - 1);
+        let to = self.id();
         op.visit_mut(&mut Renamed { from: tensor, to });
         self.to.push(op);
         to
-    }
-}
-
-struct Renamed {
-    from: TensorId,
-    to: TensorId,
-}
-
-impl IrVisitorMut for Renamed {
-    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
-        if tensor.id == self.from {
-            tensor.id = self.to;
-        }
     }
 }

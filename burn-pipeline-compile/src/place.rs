@@ -51,8 +51,7 @@ pub(crate) unsafe fn place(
         }
     }
     // SAFETY: all parts were written, and zeros are between them.
-    let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
-    given.swap_remove(0).1
+    unsafe { fresh.tensor(output) }
 }
 
 /// Copies elements with their own layout into a layout of the same shape.
@@ -60,48 +59,39 @@ pub(crate) unsafe fn place(
 /// # Safety
 /// The shapes are equal; `to` has all elements of the layout, and nothing else refers to them.
 unsafe fn copy<T: Copy>(own: &Layout, from: &[T], layout: &Layout, to: *mut T) {
-    let axes = axes(own, layout);
-    if axes.iter().all(|axis| axis.size > 0) {
+    let strides = own.strides().iter().zip(layout.strides());
+    let axes = joined(layout.shape().iter().zip(strides).map(|(&size, (&from, &to))| (size, [from, to])));
+    if axes.iter().all(|(size, _)| *size > 0) {
         // SAFETY: a tensor's layout is within its storage, and the caller guarantees the other one.
         unsafe { copy_axes(&axes, from.as_ptr().add(own.start_offset()), to.add(layout.start_offset())) };
     }
 }
 
-/// One dimension of both sides: its size and both strides.
-#[derive(Clone, Copy)]
-struct Axis {
-    size: usize,
-    from: isize,
-    to: isize,
-}
-
-/// The dimensions of two layouts of one shape. Dimensions that are contiguous on both sides are joined.
-fn axes(from: &Layout, to: &Layout) -> Vec<Axis> {
-    let mut axes: Vec<Axis> = Vec::with_capacity(to.num_dims());
-    for (dim, &size) in to.shape().iter().enumerate().filter(|(_, size)| **size != 1) {
-        let next = Axis { size, from: from.strides()[dim], to: to.strides()[dim] };
-        let step = size.cast_signed();
-        match axes.last_mut() {
-            Some(last) if last.from == next.from * step && last.to == next.to * step => {
-                *last = Axis { size: last.size * size, ..next };
+/// Joins dimensions that are contiguous: sizes, each with its strides in `N` layouts. Sizes of 1 are left out.
+pub(crate) fn joined<const N: usize>(dims: impl Iterator<Item = (usize, [isize; N])>) -> Vec<(usize, [isize; N])> {
+    let mut joined: Vec<(usize, [isize; N])> = Vec::new();
+    for (size, strides) in dims.filter(|(size, _)| *size != 1) {
+        match joined.last_mut() {
+            Some((outer, apart)) if *apart == strides.map(|stride| stride * size.cast_signed()) => {
+                (*outer, *apart) = (*outer * size, strides);
             }
-            _ => axes.push(next),
+            _ => joined.push((size, strides)),
         }
     }
-    axes
+    joined
 }
 
 /// # Safety
 /// All indices of the axes are elements on both sides, and nothing else refers to the written ones.
-unsafe fn copy_axes<T: Copy>(axes: &[Axis], from: *const T, to: *mut T) {
+unsafe fn copy_axes<T: Copy>(axes: &[(usize, [isize; 2])], from: *const T, to: *mut T) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         match axes {
             [] => *to = *from,
-            [Axis { size, from: 1, to: 1 }] => to.copy_from_nonoverlapping(from, *size),
-            [axis, rest @ ..] => {
-                for place in 0..axis.size.cast_signed() {
-                    copy_axes(rest, from.offset(place * axis.from), to.offset(place * axis.to));
+            [(size, [1, 1])] => to.copy_from_nonoverlapping(from, *size),
+            [(size, [from_next, to_next]), rest @ ..] => {
+                for place in 0..size.cast_signed() {
+                    copy_axes(rest, from.offset(place * from_next), to.offset(place * to_next));
                 }
             }
         }

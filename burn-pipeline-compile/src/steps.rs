@@ -25,12 +25,11 @@ pub(crate) enum Work {
     },
     Convolve(Box<Convolution>),
     Place(Vec<Part>),
-    Region(Box<Region>),
-    /// A batch of matmuls that only one region reads: the region runs right after each matrix, which is its input at
-    /// index `made`. The step reads the operands of the matmul, then the other inputs.
-    Blocks {
+    /// A region. If it alone reads a batch of matmuls, its input at index `made`, it runs right after each matrix: the
+    /// step then reads the operands of the matmul, and after them the other inputs.
+    Region {
         region: Box<Region>,
-        made: usize,
+        made: Option<usize>,
     },
 }
 
@@ -81,14 +80,14 @@ fn find_sums(steps: &mut [Step], kept: &HashSet<TensorId>) {
 fn join_matmuls(steps: &mut Vec<Step>, kept: &HashSet<TensorId>) {
     let mut place = 0;
     while place < steps.len() {
-        if let Some((matmul, made)) = joinable(steps, place, kept) {
+        if let Some((matmul, input)) = joinable(steps, place, kept) {
             let matmul = steps.remove(matmul);
             place -= 1;
-            let step = &mut steps[place];
-            if let Work::Region(region) = &step.work {
-                step.work = Work::Blocks { region: region.clone(), made };
-                step.reads.remove(made);
-                step.reads.splice(0..0, matmul.reads);
+            let Step { work, reads, .. } = &mut steps[place];
+            if let Work::Region { made, .. } = work {
+                *made = Some(input);
+                reads.remove(input);
+                reads.splice(0..0, matmul.reads);
             }
         }
         place += 1;
@@ -98,7 +97,7 @@ fn join_matmuls(steps: &mut Vec<Step>, kept: &HashSet<TensorId>) {
 /// The step of a batch of matmuls that only the region at this index reads, and the batch's index among the region's
 /// inputs.
 fn joinable(steps: &[Step], place: usize, kept: &HashSet<TensorId>) -> Option<(usize, usize)> {
-    let Work::Region(region) = &steps[place].work else { return None };
+    let Work::Region { region, made: None } = &steps[place].work else { return None };
     // A matmul stays before a custom operation, whose time it may hide.
     let earlier = steps[..place].iter().enumerate().rev().take_while(|(_, step)| !is_custom(step));
     earlier.filter(|(_, step)| matches!(step.work, Work::Matmul { .. })).find_map(|(matmul, step)| {
@@ -129,7 +128,8 @@ fn group_steps(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -> Vec
     if let Some(region) = lower(graph, group, outside) {
         let reads = region.inputs.iter().map(|input| input.tensor.clone()).collect();
         let outputs = region.outputs.iter().flat_map(|output| output.tensors.clone()).collect();
-        return vec![Step { work: Work::Region(Box::new(region)), reads, outputs, drops: Vec::new() }];
+        let work = Work::Region { region: Box::new(region), made: None };
+        return vec![Step { work, reads, outputs, drops: Vec::new() }];
     }
     group.nodes.iter().map(|&place| alone(&graph.nodes[place])).collect()
 }
@@ -222,8 +222,8 @@ impl Display for Step {
             Work::Matmul { sum: Some(sum) } => write!(f, "{outputs} = Matmul({reads}), added to %{}", sum.value()),
             Work::Convolve(convolution) => write!(f, "{outputs} = {convolution}({reads})"),
             Work::Place(parts) => write!(f, "{outputs} = {}({reads})", places(parts)),
-            Work::Region(region) => write!(f, "{region}"),
-            Work::Blocks { region, .. } => {
+            Work::Region { region, made: None } => write!(f, "{region}"),
+            Work::Region { region, made: Some(_) } => {
                 write!(f, "{region} behind Matmul({}, {})", text(&self.reads[0]), text(&self.reads[1]))
             }
         }

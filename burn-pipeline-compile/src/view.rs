@@ -3,7 +3,7 @@
 //! Guarantees: nothing is copied, except for a reshape that no strides can describe.
 
 use crate::graph::{Part, View, is_number};
-use crate::place::place;
+use crate::place::{joined, place};
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;
 use burn::tensor::Shape;
@@ -54,32 +54,20 @@ pub(crate) fn reshaped(layout: &Layout, shape: &Shape) -> Option<Layout> {
     if shape.num_elements() == 0 {
         return Some(Layout::contiguous(shape.clone()));
     }
-    let mut runs: Vec<(usize, isize)> = Vec::new();
-    for (&size, &stride) in layout.shape().iter().zip(layout.strides()).filter(|(size, _)| **size != 1) {
-        match runs.last_mut() {
-            Some((outer, outer_stride)) if *outer_stride == stride * size as isize => {
-                (*outer, *outer_stride) = (*outer * size, stride);
-            }
-            _ => runs.push((size, stride)),
-        }
-    }
+    let mut runs = joined(layout.shape().iter().zip(layout.strides()).map(|(&size, &stride)| (size, [stride])));
     let mut strides = vec![0; shape.num_dims()];
-    let mut run = runs.pop().unwrap_or((1, 1));
+    let (mut left, mut stride) = runs.pop().map_or((1, 1), |(size, [stride])| (size, stride));
     // From the last dimension on, each takes its part of the run.
     for dim in (0..shape.num_dims()).rev() {
         let size = shape[dim];
-        if size == 1 {
-            strides[dim] = run.1;
-            continue;
+        if size != 1 && left == 1 {
+            (left, [stride]) = runs.pop()?;
         }
-        if run.0 == 1 {
-            run = runs.pop()?;
-        }
-        if !run.0.is_multiple_of(size) {
+        if !left.is_multiple_of(size) {
             return None;
         }
-        strides[dim] = run.1;
-        run = (run.0 / size, run.1 * size as isize);
+        strides[dim] = stride;
+        (left, stride) = (left / size, stride * size.cast_signed());
     }
     Some(Layout::new(shape.clone(), strides, layout.start_offset()))
 }

@@ -25,8 +25,6 @@ pub(crate) struct Fit<M: PipelineModel> {
     pub(crate) valid: ValidLoader<M>,
     /// The number of items per optimizer step.
     pub(crate) every: usize,
-    /// True if this process emits events.
-    pub(crate) leads: bool,
     /// True if all processes have stopped, or this one has failed.
     pub(crate) stopped: bool,
 }
@@ -70,7 +68,8 @@ impl<M: PipelineModel> Fit<M> {
 
     fn train_split(&mut self, loader: &TrainLoader<M>, epoch: usize) {
         let mut accumulator = Accumulator { gradients: GradientsAccumulator::new(), items: 0 };
-        self.session.forget_observed();
+        // Gradients of an earlier epoch's last items were dropped.
+        self.session.observed = None;
         let (mut items, mut iteration) = (loader.iter(), 0);
         while let Some(item) = items.next() {
             iteration += 1;
@@ -138,13 +137,13 @@ impl<M: PipelineModel> Fit<M> {
     }
 
     fn tell(&mut self, event: TrainEvent<M>) {
-        if self.leads {
+        if self.session.leads {
             self.interrupter.fail_on_error(self.events.process_train(event));
         }
     }
 
     fn tell_valid(&mut self, event: ValidEvent<M>) {
-        if self.leads {
+        if self.session.leads {
             self.interrupter.fail_on_error(self.events.process_valid(event));
         }
     }
@@ -160,8 +159,7 @@ impl<M: PipelineModel> Fit<M> {
             return true;
         }
         let own = self.interrupter.should_stop().then(|| self.interrupter.get_message());
-        let place = if self.session.is_one_of_several() { place(&self.learner) } else { String::new() };
-        match self.session.agree(own, place) {
+        match self.session.agree(own, || place(&self.learner)) {
             Ok(None) => {}
             Ok(Some(reason)) => {
                 self.interrupter.stop(reason.as_deref());

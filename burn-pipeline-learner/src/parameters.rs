@@ -36,45 +36,29 @@ pub(crate) fn gradients_of<M: Module>(model: &M, gradients: HashMap<ParamId, Any
     register.registered
 }
 
-/// The parameters that are nodes of an autodiff graph: values computed from trained parameters.
-fn nodes_of<M: Module>(model: &M) -> HashSet<ParamId> {
-    struct Nodes(HashSet<ParamId>);
-
-    impl ModuleVisitor for Nodes {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.base();
-            if value.is_tracked() && !value.is_require_grad() {
-                self.0.insert(param.id);
-            }
-        }
-    }
-
-    let mut nodes = Nodes(HashSet::new());
-    model.visit(&mut nodes);
-    nodes.0
-}
-
 /// Makes the learner's parameters leaves, as stages do with theirs. An optimizer would not step nodes.
 ///
 /// # Errors
 /// Returns [`LearnError::Unclear`] for the first node of which it is unclear whether to train it.
 pub(crate) fn make_leaves<M: LearnerModel>(learner: &mut Learner<M>) -> Result<(), LearnError> {
-    let nodes = nodes_of(&learner.model());
+    let nodes = parameters_of(&learner.model()).into_iter().filter(|parameter| parameter.is_node);
+    let nodes: HashSet<ParamId> = nodes.map(|parameter| parameter.id).collect();
     if nodes.is_empty() {
         return Ok(());
     }
     // Loaded parameters are leaves, and trained if `Param` remembers that setting.
     learner.load_model(learner.model().into_record());
-    let frozen = names_of(&learner.model()).into_iter().find(|(id, _, trained, _)| nodes.contains(id) && !trained);
-    frozen.map_or(Ok(()), |(_, name, ..)| Err(LearnError::Unclear { name }))
+    let mut parameters = parameters_of(&learner.model()).into_iter();
+    let frozen = parameters.find(|parameter| nodes.contains(&parameter.id) && !parameter.trained);
+    frozen.map_or(Ok(()), |parameter| Err(LearnError::Unclear { name: parameter.name }))
 }
 
 /// Refuses a trained parameter at two paths: the optimizer would step the value of the first path alone.
 pub(crate) fn refuse_twice<M: Module>(model: &M) -> Result<(), LearnError> {
     let mut first: HashMap<ParamId, String> = HashMap::new();
-    for (id, second, ..) in names_of(model).into_iter().filter(|(_, _, trained, _)| *trained) {
-        if let Some(first) = first.insert(id, second.clone()) {
-            return Err(LearnError::Twice { first, second });
+    for Parameter { id, name, .. } in parameters_of(model).into_iter().filter(|parameter| parameter.trained) {
+        if let Some(first) = first.insert(id, name.clone()) {
+            return Err(LearnError::Twice { first, second: name });
         }
     }
     Ok(())
@@ -112,7 +96,7 @@ pub(crate) fn checksum<M: Module>(model: &M) -> String {
 /// The learning rate of the last step, as text, with a checksum over all parameters' rates, which may differ by group.
 pub(crate) fn rates<M: LearnerModel>(learner: &Learner<M>) -> String {
     let (rates, mut hasher) = (learner.lr_current(), crc32fast::Hasher::new());
-    for (id, name, ..) in names_of(&learner.model()) {
+    for Parameter { id, name, .. } in parameters_of(&learner.model()) {
         hasher.update(&rates.lr_from_param(id, Some(&name)).to_le_bytes());
     }
     format!("{} #{:08x}", rates.base(), hasher.finalize())
@@ -125,8 +109,8 @@ pub(crate) fn check_cut<M: Module>(
     stages: &[Vec<NamedWeight>],
     devices: &BTreeMap<usize, Device>,
 ) -> Result<(), LearnError> {
-    let names = names_of(model);
-    let known: HashMap<ParamId, DType> = names.iter().map(|(id, _, _, dtype)| (*id, *dtype)).collect();
+    let parameters = parameters_of(model);
+    let known: HashMap<ParamId, DType> = parameters.iter().map(|parameter| (parameter.id, parameter.dtype)).collect();
     let mut held = HashSet::new();
     for (stage, weights) in stages.iter().enumerate() {
         for NamedWeight { id, path, value, .. } in weights {
@@ -142,30 +126,41 @@ pub(crate) fn check_cut<M: Module>(
             held.insert(*id);
         }
     }
-    let missing = names.into_iter().find(|(id, _, trained, _)| *trained && !held.contains(id));
-    missing.map_or(Ok(()), |(_, name, ..)| Err(LearnError::Missing { name }))
+    let missing = parameters.into_iter().find(|parameter| parameter.trained && !held.contains(&parameter.id));
+    missing.map_or(Ok(()), |parameter| Err(LearnError::Missing { name: parameter.name }))
 }
 
 /// The ids of all parameters and buffers, in visiting order.
 pub(crate) fn ids_of<M: Module>(model: &M) -> Vec<ParamId> {
-    names_of(model).into_iter().map(|(id, ..)| id).collect()
+    parameters_of(model).into_iter().map(|parameter| parameter.id).collect()
 }
 
-/// Every parameter and buffer: its id, its path, whether it is trained, and its element type.
-fn names_of<M: Module>(model: &M) -> Vec<(ParamId, String, bool, DType)> {
+/// A parameter or buffer of a model.
+struct Parameter {
+    id: ParamId,
+    /// Its path in the model.
+    name: String,
+    trained: bool,
+    /// True if it is a node of an autodiff graph: a value computed from trained parameters.
+    is_node: bool,
+    dtype: DType,
+}
+
+/// All parameters and buffers, in visiting order.
+fn parameters_of<M: Module>(model: &M) -> Vec<Parameter> {
     #[derive(Default)]
-    struct Names {
+    struct Found {
         path: Vec<String>,
-        found: Vec<(ParamId, String, bool, DType)>,
+        parameters: Vec<Parameter>,
     }
 
-    impl Names {
-        fn add(&mut self, id: ParamId, trained: bool, dtype: DType) {
-            self.found.push((id, self.path.join("."), trained, dtype));
+    impl Found {
+        fn add(&mut self, id: ParamId, trained: bool, is_node: bool, dtype: DType) {
+            self.parameters.push(Parameter { id, name: self.path.join("."), trained, is_node, dtype });
         }
     }
 
-    impl ModuleVisitor for Names {
+    impl ModuleVisitor for Found {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.path.push(name.to_owned());
         }
@@ -175,19 +170,21 @@ fn names_of<M: Module>(model: &M) -> Vec<(ParamId, String, bool, DType)> {
         }
 
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.add(param.id, param.is_require_grad(), param.dtype());
+            let value = param.base();
+            let is_node = value.is_tracked() && !value.is_require_grad();
+            self.add(param.id, param.is_require_grad(), is_node, param.dtype());
         }
 
         fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-            self.add(param.id, false, param.dtype());
+            self.add(param.id, false, false, param.dtype());
         }
 
         fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-            self.add(param.id, false, param.dtype());
+            self.add(param.id, false, false, param.dtype());
         }
     }
 
-    let mut names = Names::default();
-    model.visit(&mut names);
-    names.found
+    let mut found = Found::default();
+    model.visit(&mut found);
+    found.parameters
 }

@@ -42,9 +42,9 @@ pub(crate) struct Session<M: PipelineModel> {
     /// Parameters and buffers that the optimizer does not step.
     others: Vec<ParamId>,
     /// What losses observed since the last step; `None` if no item counted.
-    observed: Option<Vec<Vec<f64>>>,
-    /// True if this process gets outputs.
-    leads: bool,
+    pub(crate) observed: Option<Vec<Vec<f64>>>,
+    /// True if this process gets outputs and emits events.
+    pub(crate) leads: bool,
     /// True if there are other processes.
     several: bool,
     model: std::marker::PhantomData<fn() -> M>,
@@ -107,11 +107,6 @@ impl<M: PipelineModel> Session<M> {
         Ok(Self { pipeline, ids, places, others, observed: None, leads, several, model: std::marker::PhantomData })
     }
 
-    /// Forgets what losses observed for items whose gradients are dropped, at the start of an epoch.
-    pub(crate) fn forget_observed(&mut self) {
-        self.observed = None;
-    }
-
     /// Runs an item's forwards and backwards. Returns its gradients and, on rank 0, what metrics get.
     pub(crate) fn train(
         &mut self,
@@ -164,19 +159,15 @@ impl<M: PipelineModel> Session<M> {
     }
 
     /// Returns the reason if any process stops here. All must be at the same place with the same values; `place`
-    /// describes both.
-    pub(crate) fn agree(&mut self, own: Stop, place: String) -> Result<Stop, LearnError> {
+    /// describes both, and is called if there are other processes.
+    pub(crate) fn agree(&mut self, own: Stop, place: impl FnOnce() -> String) -> Result<Stop, LearnError> {
+        let place = if self.several { place() } else { String::new() };
         let rows = self.pipeline.exchange((own, place))?;
         let odd = rows.iter().position(|(_, place)| *place != rows[0].1);
         match odd {
             Some(rank) => Err(LearnError::Diverged { rank, theirs: rows[rank].1.clone(), first: rows[0].1.clone() }),
             None => Ok(rows.into_iter().find_map(|(stop, _)| stop)),
         }
-    }
-
-    /// Returns true if there are other processes.
-    pub(crate) fn is_one_of_several(&self) -> bool {
-        self.several
     }
 
     /// Returns rank 0's decision.

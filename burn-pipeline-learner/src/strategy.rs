@@ -77,11 +77,6 @@ impl PipelineStrategy {
         }
     }
 
-    /// Returns an error if the builder has an option that does not work with a learner, which steps whole weights.
-    fn refused(&self) -> Option<LearnError> {
-        self.builder.get_vocabulary().map(|_| LearnError::Vocabulary)
-    }
-
     /// Returns the session, and rank 0's first epoch, last epoch, and number of items per step.
     fn start<M: PipelineModel>(
         &self,
@@ -91,9 +86,10 @@ impl PipelineStrategy {
     ) -> Result<(Session<M>, [usize; 3]), LearnError> {
         let own = [first, components.num_epochs, components.grad_accumulation.unwrap_or(1)];
         let link = self.link()?;
-        if let Some(refused) = self.refused() {
-            link.into_iter().for_each(|mut link| link.abort(refused.to_string()));
-            return Err(refused);
+        // A learner steps whole weights.
+        if self.builder.get_vocabulary().is_some() {
+            link.into_iter().for_each(|mut link| link.abort(LearnError::Vocabulary.to_string()));
+            return Err(LearnError::Vocabulary);
         }
         let Some(mut link) = link else {
             return Ok((Session::start(self.builder.clone(), None, learner)?, own));
@@ -139,20 +135,10 @@ impl<M: PipelineModel> SupervisedLearningStrategy<M> for PipelineStrategy {
                 return (learner.model(), components.event_processor);
             }
         };
-        let leads = !matches!(self.ranks, Ranks::Processes { rank: 1.., .. });
         let device = data_device(&learner);
         let (train, valid) = (train.to_device(&device), valid.to_device(&device));
-        let mut fit = Fit {
-            session,
-            learner,
-            events: components.event_processor,
-            interrupter,
-            train,
-            valid,
-            every,
-            leads,
-            stopped: false,
-        };
+        let (events, leads) = (components.event_processor, session.leads);
+        let mut fit = Fit { session, learner, events, interrupter, train, valid, every, stopped: false };
         let mut checkpointer = components.checkpointer.filter(|_| leads);
         let mut early_stopping = components.early_stopping.filter(|_| leads);
         for epoch in first..=last {

@@ -3,30 +3,22 @@
 //! Nodes are equal if operation, inputs, shape and type are. A later one is removed, and its readers read the first
 //! one's result. Kept tensors and interpreted operations stay.
 
-use super::replace::Replaced;
+use super::replace::without;
 use crate::graph::{Graph, Node, Op, Operand};
 use burn::backend::ir::TensorIr;
 use std::collections::HashMap;
 
 pub(super) fn common(graph: Graph) -> Graph {
     let mut seen: HashMap<String, TensorIr> = HashMap::new();
-    let mut replaced = Replaced::default();
-    let mut nodes = Vec::with_capacity(graph.nodes.len());
-    for mut node in graph.nodes {
-        replaced.apply(&mut node);
-        let Some(key) = key(&node) else {
-            nodes.push(node);
-            continue;
-        };
-        match seen.get(&key) {
-            Some(first) if !graph.kept.contains(&node.output().id) => replaced.add(node.output(), first),
-            _ => {
-                seen.insert(key, node.output().clone());
-                nodes.push(node);
-            }
+    let kept = graph.kept.clone();
+    without(graph, |node| {
+        let (key, output) = (key(node)?, node.output());
+        let first = seen.get(&key).filter(|_| !kept.contains(&output.id)).cloned();
+        if first.is_none() {
+            seen.insert(key, output.clone());
         }
-    }
-    Graph { nodes, ..graph }
+        first
+    })
 }
 
 /// A key that is equal for nodes that compute the same value.

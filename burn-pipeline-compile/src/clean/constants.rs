@@ -44,11 +44,7 @@ pub(super) fn constants(mut graph: Graph) -> Graph {
 /// The value of a function of constants.
 fn folded(node: &Node) -> Option<f32> {
     let Op::Map(map) = node.op else { return None };
-    let scalar = |input: &Operand| match input {
-        Operand::Scalar(value) => Some(*value),
-        Operand::Tensor(_) => None,
-    };
-    let values: Vec<f32> = node.inputs.iter().map(scalar).collect::<Option<_>>()?;
+    let values: Vec<f32> = node.inputs.iter().map(Operand::scalar).collect::<Option<_>>()?;
     let output = node.output();
     let rounded = |value| Half::of(output).map_or(value, |half| half.rounded(value));
     is_number(output).then(|| rounded(evaluate(map, &values)))

@@ -23,10 +23,7 @@ pub(super) fn identities(mut graph: Graph) -> Graph {
 /// The tensor that a node's output equals, except for its shape.
 fn unchanged(node: &Node) -> Option<TensorIr> {
     let input = |place: usize| node.inputs[place].tensor().cloned();
-    let scalar = |place: usize| match node.inputs[place] {
-        Operand::Scalar(value) => Some(value),
-        Operand::Tensor(_) => None,
-    };
+    let scalar = |place: usize| node.inputs[place].scalar();
     let zero = |place: usize, zero: f32| scalar(place).is_some_and(|value| value.to_bits() == zero.to_bits());
     let found = match &node.op {
         Op::Map(Map::Copy) => input(0),

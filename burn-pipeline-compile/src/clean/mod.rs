@@ -13,6 +13,7 @@ mod common;
 mod constants;
 mod dead;
 mod identities;
+mod links;
 mod matmuls;
 mod places;
 mod replace;

@@ -8,23 +8,23 @@
 //! 3. A part that is a view (swapped dimensions or another shape) is written from the view's input.
 //! 4. A part that is a matmul, which nothing else reads, is multiplied into its place.
 
+use super::links::Links;
 use super::slices::{meet, taken};
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, View, is_number};
 use crate::view::reshaped;
 use burn::backend::flex::Layout;
-use burn::backend::ir::{BaseOperationIr, OperationIr, SliceAssignOpIr, TensorId, TensorIr};
-use std::collections::HashMap;
+use burn::backend::ir::{BaseOperationIr, OperationIr, TensorIr};
 
 pub(super) fn places(mut graph: Graph) -> Graph {
     let (makers, uses) = (graph.makers(), graph.uses());
     for at in 0..graph.nodes.len() {
-        let found = Found { graph: &graph, makers: &makers, uses: &uses };
+        let links = Links { graph: &graph, makers: &makers, uses: &uses };
         let node = &graph.nodes[at];
         let next = match &node.op {
-            Op::Interpret(op) => found.assigned(op),
-            Op::Map(Map::Add) => found.joined(node),
-            Op::View(View::Reshape) if !found.is_placed(node.output()) => found.copied(node),
-            Op::Place(parts) => found.through(parts, &node.inputs),
+            Op::Interpret(op) => links.assigned(op),
+            Op::Map(Map::Add) => links.joined(node),
+            Op::View(View::Reshape) if !links.is_placed(node.output()) => links.copied(node),
+            Op::Place(parts) => links.through(parts, &node.inputs),
             _ => None,
         };
         if let Some((parts, inputs)) = next {
@@ -37,22 +37,7 @@ pub(super) fn places(mut graph: Graph) -> Graph {
 /// Parts, and their inputs.
 type Placed = (Vec<Part>, Vec<Operand>);
 
-struct Found<'a> {
-    graph: &'a Graph,
-    makers: &'a HashMap<TensorId, usize>,
-    uses: &'a HashMap<TensorId, usize>,
-}
-
-impl Found<'_> {
-    fn maker(&self, tensor: &TensorIr) -> Option<&Node> {
-        self.makers.get(&tensor.id).map(|&place| &self.graph.nodes[place])
-    }
-
-    /// The node that makes a tensor, if nothing else reads the tensor.
-    fn own(&self, tensor: &TensorIr) -> Option<&Node> {
-        self.maker(tensor).filter(|_| self.uses.get(&tensor.id) == Some(&1))
-    }
-
+impl Links<'_> {
     /// Returns true if a tensor will be written into a part of another one.
     fn is_placed(&self, tensor: &TensorIr) -> bool {
         let mut readers = self.graph.nodes.iter().filter(|node| node.reads().any(|read| read.id == tensor.id));
@@ -67,7 +52,7 @@ impl Found<'_> {
     fn assigned(&self, op: &OperationIr) -> Option<Placed> {
         let OperationIr::BaseFloat(BaseOperationIr::SliceAssign(op)) = op else { return None };
         (is_number(&op.out) && op.value.dtype == op.out.dtype && op.tensor.shape == op.out.shape).then_some(())?;
-        let part = part(op)?;
+        let part = Part::of(&op.out, taken(&op.ranges, &op.out, &op.value)?);
         let (mut parts, mut inputs) = match &self.maker(&op.tensor)?.op {
             Op::Fill(value) if value.to_bits() == 0 => (Vec::new(), Vec::new()),
             Op::Place(parts) => (parts.clone(), self.own(&op.tensor)?.inputs.clone()),
@@ -104,7 +89,7 @@ impl Found<'_> {
         let in_order = self.maker(of).is_some_and(|maker| !matches!(maker.op, Op::View(_) | Op::Interpret(_)));
         let lies = Layout::contiguous(of.shape.clone()).permute(dims);
         (in_order && reshaped(&lies, &node.output().shape).is_none()).then_some(())?;
-        let part = whole(node.output());
+        let part = Part::of(node.output(), node.output().shape.iter().map(|&size| (0, size)).collect());
         let layout = reshaped(&part.layout, &input.shape)?;
         Some((vec![Part { layout, ..part }], node.inputs.clone()))
     }
@@ -151,16 +136,6 @@ impl Found<'_> {
             _ => None,
         }
     }
-}
-
-/// The part of a tensor that a slice covers.
-fn part(op: &SliceAssignOpIr) -> Option<Part> {
-    Some(Part::of(&op.out, taken(&op.ranges, &op.out, &op.value)?))
-}
-
-/// A part that covers a whole tensor.
-fn whole(tensor: &TensorIr) -> Part {
-    Part::of(tensor, tensor.shape.iter().map(|&size| (0, size)).collect())
 }
 
 fn overlap(one: &Part, other: &Part) -> bool {

@@ -39,7 +39,7 @@ impl IrVisitorMut for Replaced {
 }
 
 /// Removes the nodes whose output equals another tensor, which `same` finds. Kept tensors stay.
-pub(super) fn without(graph: Graph, same: impl Fn(&Node) -> Option<TensorIr>) -> Graph {
+pub(super) fn without(graph: Graph, mut same: impl FnMut(&Node) -> Option<TensorIr>) -> Graph {
     let mut replaced = Replaced::default();
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for mut node in graph.nodes {

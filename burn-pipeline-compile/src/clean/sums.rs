@@ -12,26 +12,27 @@
 //! Each element is a sum of the same products in another order. Operations between the matmuls, including exchanges
 //! with other ranks, do not matter: a weight's gradient has the same bits in `W` and in `B`.
 
-use crate::graph::{Graph, Map, Node, Op, Operand, View, is_float};
+use super::links::Links;
+use crate::graph::{Graph, Map, Node, Op, Operand, View, Writer, is_float};
 use burn::backend::ir::{TensorId, TensorIr};
-use burn::tensor::Shape;
-use std::collections::{HashMap, HashSet};
+use burn::tensor::DType;
+use std::collections::HashSet;
 
 pub(super) fn sums(graph: Graph) -> Graph {
-    let mut next = graph.fresh;
-    let (makers, uses) = (graph.makers(), graph.uses());
-    let alone = |read: &&TensorIr| uses.get(&read.id) == Some(&1);
+    let links = Links { graph: &graph, makers: &graph.makers(), uses: &graph.uses() };
+    let alone = |read: &&TensorIr| links.uses.get(&read.id) == Some(&1);
     let inner = graph.nodes.iter().filter(|node| is_sum(node)).flat_map(|node| node.reads().filter(alone));
-    let inner = inner.map(|read| read.id).collect();
-    let found = Found { graph: &graph, makers, uses, inner };
-    let mut nodes = Vec::with_capacity(graph.nodes.len());
-    for (place, node) in graph.nodes.iter().enumerate() {
-        match found.terms(place).map(|(matmuls, rest)| joined(&matmuls, rest, node.output(), &mut next)) {
-            Some(joined) => nodes.extend(joined),
-            None => nodes.push(node.clone()),
+    let inner: HashSet<TensorId> = inner.map(|read| read.id).collect();
+    let mut to = Writer { nodes: Vec::with_capacity(graph.nodes.len()), fresh: graph.fresh };
+    let is_whole = |node: &&Node| is_sum(node) && !inner.contains(&node.output().id);
+    for node in &graph.nodes {
+        match Some(node).filter(is_whole).and_then(|node| links.terms(node)) {
+            Some((matmuls, rest)) => join(&matmuls, rest, node.output(), &mut to),
+            None => to.nodes.push(node.clone()),
         }
     }
-    Graph { nodes, fresh: next, ..graph }
+    let Writer { nodes, fresh } = to;
+    Graph { nodes, fresh, ..graph }
 }
 
 /// A matmul of two matrices, as a term of a sum.
@@ -44,25 +45,9 @@ struct Matmul {
     right: TensorIr,
 }
 
-struct Found<'a> {
-    graph: &'a Graph,
-    makers: HashMap<TensorId, usize>,
-    uses: HashMap<TensorId, usize>,
-    /// Tensors that only a sum reads.
-    inner: HashSet<TensorId>,
-}
-
-impl Found<'_> {
-    /// The node that makes a tensor, if only one other node reads the tensor.
-    fn own(&self, tensor: &TensorIr) -> Option<&Node> {
-        let place = *self.makers.get(&tensor.id)?;
-        (self.uses.get(&tensor.id) == Some(&1)).then_some(&self.graph.nodes[place])
-    }
-
-    /// The matmuls (at least two) and the other terms of the sum at this index; `None` if it is part of a larger sum.
-    fn terms(&self, place: usize) -> Option<(Vec<Matmul>, Vec<TensorIr>)> {
-        let node = &self.graph.nodes[place];
-        (is_sum(node) && !self.inner.contains(&node.output().id)).then_some(())?;
+impl Links<'_> {
+    /// The matmuls (at least two) and the other terms of a sum.
+    fn terms(&self, node: &Node) -> Option<(Vec<Matmul>, Vec<TensorIr>)> {
         let (mut matmuls, mut rest) = (Vec::new(), Vec::new());
         let mut left: Vec<&TensorIr> = node.reads().collect();
         while let Some(tensor) = left.pop() {
@@ -86,8 +71,7 @@ impl Found<'_> {
         let smaller = depth * (rows + columns) <= rows * columns;
         (smaller && is_float(left) && is_float(&right)).then_some(())?;
         let output = node.output().id;
-        let maker = self.makers.get(&left.id).map(|&place| &self.graph.nodes[place]);
-        Some(match maker.map(|maker| (&maker.op, &maker.inputs[..])) {
+        Some(match self.maker(left).map(|maker| (&maker.op, &maker.inputs[..])) {
             Some((Op::View(View::Permute(_)), [Operand::Tensor(of)])) if of.shape[..] == [depth, rows] => {
                 Matmul { output, left: of.clone(), transposed: true, right }
             }
@@ -103,57 +87,36 @@ fn is_sum(node: &Node) -> bool {
     matches!(node.op, Op::Map(Map::Add)) && node.output().shape.num_dims() == 2 && node.inputs.iter().all(alike)
 }
 
-/// The nodes of one matmul, with the other terms added to it.
-fn joined(matmuls: &[Matmul], rest: Vec<TensorIr>, output: &TensorIr, next: &mut u64) -> Vec<Node> {
-    let mut tensor = |shape: [usize; 2]| {
-        *next += 1;
-        TensorIr::uninit(TensorId::new(*next - 1), Shape::from(shape.to_vec()), output.dtype)
-    };
-    let [rows, columns] = [output.shape[0], output.shape[1]];
-    let transposed = matmuls.iter().all(|matmul| matmul.transposed);
+/// Writes one matmul, with the other terms added to it.
+fn join(matmuls: &[Matmul], rest: Vec<TensorIr>, output: &TensorIr, to: &mut Writer) {
+    let (rows, columns) = (output.shape[0], output.shape[1]);
     let depth = matmuls.iter().map(|matmul| matmul.right.shape[0]).sum();
-    let mut nodes = Vec::new();
-    let left = match transposed {
+    let left = match matmuls.iter().all(|matmul| matmul.transposed) {
         true => {
-            let (below, left) = (tensor([depth, rows]), tensor([rows, depth]));
-            nodes.push(Node::beside(matmuls.iter().map(|matmul| &matmul.left), 0, &below));
-            nodes.push(turn(&below, &left));
-            left
+            let below = beside(matmuls.iter().map(|matmul| &matmul.left), 0, [depth, rows], to);
+            to.transpose(&below)
         }
         false => {
-            let lefts: Vec<TensorIr> =
-                matmuls.iter().map(|matmul| matmul.left_as_read(&mut nodes, &mut tensor)).collect();
-            let left = tensor([rows, depth]);
-            nodes.push(Node::beside(lefts.iter(), 1, &left));
-            left
+            let as_read = |Matmul { left, transposed, .. }: &Matmul| match transposed {
+                true => to.transpose(left),
+                false => left.clone(),
+            };
+            let lefts: Vec<TensorIr> = matmuls.iter().map(as_read).collect();
+            beside(lefts.iter(), 1, [rows, depth], to)
         }
     };
-    let right = tensor([depth, columns]);
-    nodes.push(Node::beside(matmuls.iter().map(|matmul| &matmul.right), 0, &right));
-    let mut sum = if rest.is_empty() { output.clone() } else { tensor([rows, columns]) };
-    nodes.push(Node::new(Op::Matmul, vec![Operand::Tensor(left), Operand::Tensor(right)], sum.clone()));
-    let count = rest.len();
-    for (place, term) in rest.into_iter().enumerate() {
-        let to = if place + 1 == count { output.clone() } else { tensor([rows, columns]) };
-        let inputs = vec![Operand::Tensor(sum), Operand::Tensor(term)];
-        nodes.push(Node::new(Op::Map(Map::Add), inputs, to.clone()));
-        sum = to;
+    let right = beside(matmuls.iter().map(|matmul| &matmul.right), 0, [depth, columns], to);
+    let (mut op, mut inputs) = (Op::Matmul, [left, right]);
+    for term in rest {
+        let sum = to.make(op, &inputs, [rows, columns], output.dtype);
+        (op, inputs) = (Op::Map(Map::Add), [sum, term]);
     }
-    nodes
+    to.nodes.push(Node::of(op, &inputs, output));
 }
 
-impl Matmul {
-    /// The left operand in the form that the matmul reads.
-    fn left_as_read(&self, nodes: &mut Vec<Node>, tensor: &mut impl FnMut([usize; 2]) -> TensorIr) -> TensorIr {
-        if !self.transposed {
-            return self.left.clone();
-        }
-        let transposed = tensor([self.left.shape[1], self.left.shape[0]]);
-        nodes.push(turn(&self.left, &transposed));
-        transposed
-    }
-}
-
-fn turn(input: &TensorIr, output: &TensorIr) -> Node {
-    Node::new(Op::View(View::Permute(vec![1, 0])), vec![Operand::Tensor(input.clone())], output.clone())
+/// Concatenates `f32` tensors along a dimension.
+fn beside<'a>(tensors: impl Iterator<Item = &'a TensorIr>, dim: usize, shape: [usize; 2], to: &mut Writer) -> TensorIr {
+    let output = to.tensor(shape, DType::F32);
+    to.nodes.push(Node::beside(tensors, dim, &output));
+    output
 }

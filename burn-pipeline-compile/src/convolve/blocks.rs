@@ -2,7 +2,7 @@
 //!
 //! Guarantees: the cut depends on sizes alone, not on the number of threads.
 
-use crate::convolution::Convolution;
+use crate::convolution::{Convolution, Window};
 use std::ops::Range;
 
 /// The elements of a block of windows, unless one row of the output has more: half a MiB.
@@ -13,7 +13,8 @@ const GRADIENT_COLUMNS: usize = 256;
 impl Convolution {
     /// Returns true if each element's only window is the element itself.
     pub(super) fn is_pointwise(&self) -> bool {
-        self.window.is_element() && self.input[2..] == self.output[2..]
+        let Window { size, stride, before, .. } = self.window;
+        (size, stride, before) == ([1, 1], [1, 1], [0, 0]) && self.input[2..] == self.output[2..]
     }
 
     /// The number of elements of one channel of an image, and of one channel of the output.
@@ -28,8 +29,9 @@ impl Convolution {
         (0..rows).step_by(each).map(move |first| first..(first + each).min(rows))
     }
 
-    pub(super) fn blocks_of_samples(&self) -> Vec<(usize, Range<usize>)> {
-        (0..self.output[0]).flat_map(|sample| self.blocks(self.depth()).map(move |rows| (sample, rows))).collect()
+    /// The blocks of all samples, in order.
+    pub(super) fn blocks_of_samples(&self, depth: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        (0..self.output[0]).flat_map(move |sample| self.blocks(depth).map(move |rows| (sample, rows)))
     }
 
     pub(super) fn blocks_of_channels(&self) -> Vec<Range<usize>> {

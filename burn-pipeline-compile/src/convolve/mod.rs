@@ -26,30 +26,13 @@ use crate::convolution::{Convolution, Wanted};
 use crate::matmul::PARALLEL_BATCH;
 use crate::matmul_kernel::multiply;
 use crate::multiply::{Bf16, Elements, Matrix};
-use crate::storage::Fresh;
+use crate::storage::{Fresh, Shared};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::TensorIr;
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::Range;
 use windows::with_windows;
-
-#[derive(Clone, Copy)]
-struct Shared(*mut f32);
-
-// SAFETY: each piece of work writes its own elements.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    /// # Safety
-    /// The offset is within the storage.
-    unsafe fn at(self, place: usize) -> *mut f32 {
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.0.add(place) }
-    }
-}
 
 impl Convolution {
     /// Computes the result from two tensors. Rounds operands of matmuls if `rounded` is given.
@@ -64,14 +47,13 @@ impl Convolution {
     ) -> FlexTensor {
         let tensors = [first.to_contiguous(), second.to_contiguous()];
         let operands = [&tensors[0], &tensors[1]].map(|tensor| tensor.as_slice::<f32>().unwrap_or_default());
-        let elements = output.shape.num_elements();
         let mut fresh = match self.wanted {
-            Wanted::Output => Fresh::floats(elements),
-            Wanted::Input | Wanted::Weight => Fresh::zeros(elements),
+            Wanted::Output => Fresh::of(output),
+            Wanted::Input | Wanted::Weight => Fresh::of(output).zeroed(),
         };
         let to = Shared(fresh.as_floats());
         match self.wanted {
-            Wanted::Output => self.pieces(self.blocks_of_samples(), |(sample, rows)| {
+            Wanted::Output => self.pieces(self.blocks_of_samples(self.depth()).collect(), |(sample, rows)| {
                 // SAFETY: the result is the output, and each piece writes its own rows.
                 unsafe { self.output_of(sample, rows, operands, to, rounded) };
             }),
@@ -85,8 +67,7 @@ impl Convolution {
             }),
         }
         // SAFETY: every element was written.
-        let mut given = unsafe { fresh.tensors(std::slice::from_ref(output)) };
-        given.swap_remove(0).1
+        unsafe { fresh.tensor(output) }
     }
 
     /// Runs pieces of the work, on all threads if that pays.
@@ -105,7 +86,7 @@ impl Convolution {
         sample: usize,
         rows: Range<usize>,
         [input, weight]: [&[f32]; 2],
-        to: Shared,
+        to: Shared<f32>,
         rounded: Option<Bf16>,
     ) {
         let ([_, channels, ..], [_, features, _, columns]) = (self.input, self.output);
@@ -135,7 +116,7 @@ impl Convolution {
         &self,
         sample: usize,
         [weight, gradient]: [&[f32]; 2],
-        to: Shared,
+        to: Shared<f32>,
         rounded: Option<Bf16>,
     ) {
         let ([_, channels, ..], [_, features, _, columns]) = (self.input, self.output);
@@ -171,17 +152,16 @@ impl Convolution {
         &self,
         channels: Range<usize>,
         [input, gradient]: [&[f32]; 2],
-        to: Shared,
+        to: Shared<f32>,
         rounded: Option<Bf16>,
     ) {
-        let ([samples, all, ..], [_, features, _, columns]) = (self.input, self.output);
+        let ([_, all, ..], [_, features, _, columns]) = (self.input, self.output);
         let ((image, area), elements) = (self.areas(), self.window.elements());
         let depth = channels.len() * elements;
         // SAFETY: these columns are within the gradient.
         let at = unsafe { to.at(channels.start * elements) };
         let to = Matrix { at, row: self.depth().cast_signed(), column: 1 };
-        let blocks = (0..samples).flat_map(|sample| self.blocks(depth).map(move |rows| (sample, rows)));
-        for (sample, rows) in blocks {
+        for (sample, rows) in self.blocks_of_samples(depth) {
             let image = &input[(sample * all + channels.start) * image..][..channels.len() * image];
             let gradient = matrix(&gradient[sample * features * area + rows.start * columns..], area, 1);
             let sizes = [features, depth, rows.len() * columns];

@@ -33,26 +33,18 @@ impl Window {
         columns: usize,
         windows: &mut [f32],
     ) {
-        self.lines(
-            sizes,
-            &rows,
-            columns,
-            |line| {
-                let to = &mut windows[line.windows..][..columns];
-                let Some(first) = line.image else { return to.fill(0.0) };
-                let (before, rest) = to.split_at_mut(line.columns.start);
-                let (to, after) = rest.split_at_mut(line.columns.len());
-                before.fill(0.0);
-                after.fill(0.0);
-                match self.stride[1] {
-                    1 => to.copy_from_slice(&image[first..][..to.len()]),
-                    stride => {
-                        to.iter_mut().zip(image[first..].iter().step_by(stride)).for_each(|(to, from)| *to = *from)
-                    }
-                }
-            },
-            image.len(),
-        );
+        self.lines(sizes, &rows, columns, image.len(), |line| {
+            let to = &mut windows[line.windows..][..columns];
+            let Some(first) = line.image else { return to.fill(0.0) };
+            let (before, rest) = to.split_at_mut(line.columns.start);
+            let (to, after) = rest.split_at_mut(line.columns.len());
+            before.fill(0.0);
+            after.fill(0.0);
+            match self.stride[1] {
+                1 => to.copy_from_slice(&image[first..][..to.len()]),
+                stride => to.iter_mut().zip(image[first..].iter().step_by(stride)).for_each(|(to, from)| *to = *from),
+            }
+        });
     }
 
     /// Adds each element of the windows to the image element that it was read from.
@@ -64,23 +56,14 @@ impl Window {
         columns: usize,
         image: &mut [f32],
     ) {
-        let elements = image.len();
-        self.lines(
-            sizes,
-            &rows,
-            columns,
-            |line| {
-                let Some(first) = line.image else { return };
-                let from = &windows[line.windows..][line.columns];
-                match self.stride[1] {
-                    1 => image[first..].iter_mut().zip(from).for_each(|(to, from)| *to += *from),
-                    stride => {
-                        image[first..].iter_mut().step_by(stride).zip(from).for_each(|(to, from)| *to += *from);
-                    }
-                }
-            },
-            elements,
-        );
+        self.lines(sizes, &rows, columns, image.len(), |line| {
+            let Some(first) = line.image else { return };
+            let from = &windows[line.windows..][line.columns];
+            match self.stride[1] {
+                1 => image[first..].iter_mut().zip(from).for_each(|(to, from)| *to += *from),
+                stride => image[first..].iter_mut().step_by(stride).zip(from).for_each(|(to, from)| *to += *from),
+            }
+        });
     }
 
     /// Calls `call` for each element of a window and each row of the output. Images have `elements` elements over all
@@ -90,8 +73,8 @@ impl Window {
         [height, width]: [usize; 2],
         rows: &Range<usize>,
         columns: usize,
-        mut call: impl FnMut(Line),
         elements: usize,
+        mut call: impl FnMut(Line),
     ) {
         let channels = elements.checked_div(height * width).unwrap_or(0);
         let mut windows = 0;

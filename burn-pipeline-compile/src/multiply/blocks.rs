@@ -7,9 +7,9 @@
 //!    the L1 cache.
 
 use super::kernel::{COLUMNS, Left, Multiply, Numbers, OneByOne, Pairs, ROWS};
-use super::pack::{Operand, pack_numbers, pack_one_by_one, pack_rounded, pack_rounding, panel};
+use super::pack::{Operand, pack, pack_pairs, panel};
 use super::tiles::{cut, tiles};
-use super::words::{Group, Line};
+use super::words::{self, Group, Line, Plain, Rounded, Rounding};
 use super::{Bf16, By, Elements, Matrix};
 use crate::half::Half;
 use rayon::prelude::*;
@@ -192,14 +192,22 @@ unsafe fn packed<M: Multiply, const WIDTH: usize>(
     let (lane, depth) = (matrix.row, matrix.column);
     // SAFETY: guaranteed by the caller.
     unsafe {
-        match (matrix.at, M::GROUP) {
-            (Elements::F32(at), Group::NUMBER) => pack_numbers::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::F32(at), Group::PAIR) => pack_rounding::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::F32(at), _) => pack_one_by_one::<_, WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
-            (Elements::Half(at, _), Group::PAIR) => {
-                pack_rounded::<WIDTH>(Operand { at, lane, depth }, lanes, depths, to);
+        match matrix.at {
+            Elements::F32(at) => {
+                let operand = Operand { at, lane, depth };
+                match M::GROUP {
+                    Group::NUMBER => pack::<Plain, WIDTH>(operand, lanes, depths, to),
+                    Group::PAIR => pack_pairs::<Rounding, WIDTH>(operand, lanes, depths, to),
+                    _ => pack::<words::OneByOne<f32>, WIDTH>(operand, lanes, depths, to),
+                }
             }
-            (Elements::Half(at, _), _) => pack_one_by_one::<_, WIDTH>(Operand { at, lane, depth }, lanes, depths, to),
+            Elements::Half(at, _) => {
+                let operand = Operand { at, lane, depth };
+                match M::GROUP {
+                    Group::PAIR => pack_pairs::<Rounded, WIDTH>(operand, lanes, depths, to),
+                    _ => pack::<words::OneByOne<u16>, WIDTH>(operand, lanes, depths, to),
+                }
+            }
         }
     }
 }

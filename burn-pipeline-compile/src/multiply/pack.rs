@@ -11,7 +11,7 @@
 //! would keep two more copies during the whole step, as much as an optimizer's state. Packing takes 8 % of a step,
 //! and weights are less than half of that.
 
-use super::words::{LANES, Line, OneByOne, Plain, RUN, Rounded, Rounding, Words};
+use super::words::{LANES, Line, RUN, Words};
 use std::arch::x86_64::{
     __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
@@ -38,66 +38,34 @@ pub(super) struct Operand<T> {
     pub(super) depth: isize,
 }
 
-/// Packs numbers unchanged.
+/// Packs numbers as words of one number.
 ///
 /// # Safety
 /// As for [`packed`], on a processor with AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn pack_numbers<const WIDTH: usize>(
-    operand: Operand<f32>,
+pub(super) unsafe fn pack<W: Words, const WIDTH: usize>(
+    operand: Operand<W::Element>,
     lanes: Range<usize>,
     depths: Range<usize>,
     to: &mut [Line],
 ) {
     // SAFETY: guaranteed by the caller.
-    unsafe { packed::<Plain, WIDTH>(operand, lanes, depths, to) };
+    unsafe { packed::<W, WIDTH>(operand, lanes, depths, to) };
 }
 
-/// Packs numbers and rounds them.
+/// Packs numbers as pairs of `bf16`.
 ///
 /// # Safety
 /// As for [`packed`], on a processor with AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pack_rounding<const WIDTH: usize>(
-    operand: Operand<f32>,
+pub(super) unsafe fn pack_pairs<W: Words, const WIDTH: usize>(
+    operand: Operand<W::Element>,
     lanes: Range<usize>,
     depths: Range<usize>,
     to: &mut [Line],
 ) {
     // SAFETY: guaranteed by the caller.
-    unsafe { packed::<Rounding, WIDTH>(operand, lanes, depths, to) };
-}
-
-/// Packs numbers that were rounded before.
-///
-/// # Safety
-/// As for [`packed`], on a processor with AVX512-BF16.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pack_rounded<const WIDTH: usize>(
-    operand: Operand<u16>,
-    lanes: Range<usize>,
-    depths: Range<usize>,
-    to: &mut [Line],
-) {
-    // SAFETY: guaranteed by the caller.
-    unsafe { packed::<Rounded, WIDTH>(operand, lanes, depths, to) };
-}
-
-/// Packs numbers and rounds them, or numbers that were rounded before, to be multiplied one by one.
-///
-/// # Safety
-/// As for [`packed`], on a processor with AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn pack_one_by_one<E, const WIDTH: usize>(
-    operand: Operand<E>,
-    lanes: Range<usize>,
-    depths: Range<usize>,
-    to: &mut [Line],
-) where
-    OneByOne<E>: Words<Element = E>,
-{
-    // SAFETY: guaranteed by the caller.
-    unsafe { packed::<OneByOne<E>, WIDTH>(operand, lanes, depths, to) };
+    unsafe { packed::<W, WIDTH>(operand, lanes, depths, to) };
 }
 
 /// Packs some lanes over some of the depth into panels of `WIDTH` lanes.

@@ -6,7 +6,7 @@
 //! A one-dimensional convolution is read as a two-dimensional one over images with one row. One in half precision is an
 //! `f32` convolution of widened operands, with its bias added in `f32`; its result is rounded once.
 
-use super::{Reader, tensor};
+use super::Reader;
 use crate::convolution::{Convolution, Wanted, Window};
 use crate::graph::{Map, Node, Op, Reduction, View, is_float, is_number};
 use burn::backend::ir::{Conv1dOptionsIr, Conv2dOptionsIr, ModuleOperationIr, TensorIr};
@@ -20,14 +20,14 @@ impl Reader {
         let Read { convolution, inputs, bias, output } = read(op)?;
         bias.is_none_or(|bias| bias.dtype == output.dtype).then_some(())?;
         let [first, second] = inputs.map(|input| self.wide(input));
-        let (op, inputs) = (Op::Convolve(Box::new(convolution)), vec![tensor(&first?), tensor(&second?)]);
+        let (op, inputs) = (Op::Convolve(Box::new(convolution)), [first?, second?]);
         let given = if is_float(output) { output.clone() } else { self.between(output.shape.clone()) };
         match bias {
-            None => self.nodes.push(Node::new(op, inputs, given.clone())),
+            None => self.to.nodes.push(Node::of(op, &inputs, &given)),
             Some(bias) => {
                 let shape = (0..output.shape.num_dims()).map(|dim| if dim == 1 { output.shape[1] } else { 1 });
                 let (plain, spread) = (self.between(output.shape.clone()), self.between(shape.collect()));
-                self.nodes.push(Node::new(op, inputs, plain.clone()));
+                self.to.nodes.push(Node::of(op, &inputs, &plain));
                 let bias = self.wide(bias)?;
                 self.view(View::Reshape, &bias, &spread)?;
                 self.map(Map::Add, [&plain, &spread], &given)?;
@@ -49,8 +49,9 @@ impl Reader {
     /// Sums over all dimensions but the channels.
     fn over_channels(&mut self, input: &TensorIr, out: &TensorIr) -> Option<()> {
         let dims: Vec<usize> = (0..input.shape.num_dims()).filter(|&dim| dim != 1).collect();
-        let shape = (0..input.shape.num_dims()).map(|dim| if dim == 1 { input.shape[1] } else { 1 }).collect();
-        let sum = self.temporary(shape, out);
+        let shape: Vec<usize> =
+            (0..input.shape.num_dims()).map(|dim| if dim == 1 { input.shape[1] } else { 1 }).collect();
+        let sum = self.to.tensor(shape, out.dtype);
         self.reduce(Reduction::Sum, input, &dims, &sum, false)?;
         self.view(View::Reshape, &sum, out)
     }

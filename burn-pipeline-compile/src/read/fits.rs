@@ -7,20 +7,19 @@ use burn::backend::ir::TensorIr;
 
 /// Returns true if a tensor can be broadcast to another one with as many dimensions.
 pub(super) fn broadcasts(tensor: &TensorIr, to: &TensorIr) -> bool {
-    let sizes = || tensor.shape.iter().zip(to.shape.iter());
-    tensor.shape.num_dims() == to.shape.num_dims() && sizes().all(|(size, to)| size == to || *size == 1)
+    tensor.shape.num_dims() == to.shape.num_dims() && expands(&tensor.shape, &to.shape)
+}
+
+/// Returns true if sizes, counted from the last one on, are those of a shape or 1.
+fn expands(sizes: &[usize], to: &[usize]) -> bool {
+    sizes.len() <= to.len() && sizes.iter().rev().zip(to.iter().rev()).all(|(size, to)| size == to || *size == 1)
 }
 
 /// Returns true if a batch of matrices has the shape of the matmul of two others.
 pub(super) fn multiplies(lhs: &TensorIr, rhs: &TensorIr, out: &TensorIr) -> bool {
     let parts = [lhs, rhs, out].map(|tensor| tensor.shape.split_last_chunk::<2>());
     let [Some((left, [rows, depth])), Some((right, [deep, columns])), Some((all, sizes))] = parts else { return false };
-    // Counted from the last dimension on; missing dimensions of a batch are 1.
-    let within = |batch: &[usize]| {
-        let sizes = || batch.iter().rev().zip(all.iter().rev());
-        batch.len() <= all.len() && sizes().all(|(size, all)| size == all || *size == 1)
-    };
-    depth == deep && [*rows, *columns] == *sizes && within(left) && within(right)
+    depth == deep && [*rows, *columns] == *sizes && expands(left, all) && expands(right, all)
 }
 
 /// Returns true if the concatenation of tensors along a dimension has the shape of another one.
@@ -57,10 +56,7 @@ pub(super) fn views(view: &View, input: &TensorIr, out: &TensorIr) -> bool {
             let moved = || dims.iter().map(|&dim| sizes.get(dim));
             dims.len() == sizes.num_dims() && moved().eq(wanted.iter().map(Some))
         }
-        View::Expand => {
-            let pairs = || sizes.iter().rev().zip(wanted.iter().rev());
-            sizes.num_dims() <= wanted.num_dims() && pairs().all(|(size, wanted)| size == wanted || *size == 1)
-        }
+        View::Expand => expands(sizes, wanted),
         View::Slice(ranges) => {
             let all = || ranges.iter().zip(sizes.iter().zip(wanted.iter()));
             let inside = all().all(|(range, (&size, &wanted))| {

@@ -8,7 +8,7 @@ mod convolutions;
 mod fits;
 mod sums;
 
-use crate::graph::{FRESH, Graph, Map, Node, Op, Operand, Reduction, View, is_mask, is_number};
+use crate::graph::{FRESH, Graph, Map, Node, Op, Operand, Reduction, View, Writer, is_mask, is_number};
 use crate::half::Half;
 use crate::multiply::Bf16;
 use burn::backend::ir::{
@@ -20,20 +20,20 @@ use std::collections::HashSet;
 
 /// Reads a program's operations; `kept` are the tensors that exist after it.
 pub(crate) fn read(operations: &[OperationIr], kept: HashSet<TensorId>, rounded: Option<Bf16>) -> Graph {
-    let mut reader = Reader { nodes: Vec::new(), fresh: FRESH };
+    let mut reader = Reader { to: Writer { nodes: Vec::new(), fresh: FRESH } };
     for op in operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_))) {
         if reader.known(op).is_none() {
             let inputs = op.inputs().cloned().map(Operand::Tensor).collect();
             let outputs = op.outputs().cloned().collect();
-            reader.nodes.push(Node { op: Op::Interpret(Box::new(op.clone())), inputs, outputs });
+            reader.to.nodes.push(Node { op: Op::Interpret(Box::new(op.clone())), inputs, outputs });
         }
     }
-    Graph { nodes: reader.nodes, kept, rounded, fresh: reader.fresh }
+    let Writer { nodes, fresh } = reader.to;
+    Graph { nodes, kept, rounded, fresh }
 }
 
 struct Reader {
-    nodes: Vec<Node>,
-    fresh: u64,
+    to: Writer,
 }
 
 impl Reader {
@@ -68,7 +68,7 @@ impl Reader {
             Base::Cat(op) => {
                 let alike = op.tensors.iter().all(|tensor| tensor.dtype == op.out.dtype) && is_number(&op.out);
                 (alike && fits::stand_beside(&op.tensors, op.dim, &op.out)).then_some(())?;
-                self.nodes.push(Node::beside(op.tensors.iter(), op.dim, &op.out));
+                self.to.nodes.push(Node::beside(op.tensors.iter(), op.dim, &op.out));
                 Some(())
             }
             // The contents of an empty tensor are unspecified, so zeros will do.
@@ -149,7 +149,7 @@ impl Reader {
                     && [&op.lhs, &op.rhs].into_iter().all(|operand| operand.dtype == op.out.dtype)
                     && fits::multiplies(&op.lhs, &op.rhs, &op.out) =>
             {
-                self.nodes.push(Node::new(Op::Matmul, vec![tensor(&op.lhs), tensor(&op.rhs)], op.out.clone()));
+                self.to.nodes.push(Node::of(Op::Matmul, [&op.lhs, &op.rhs], &op.out));
                 Some(())
             }
             _ => None,
@@ -227,27 +227,22 @@ impl Reader {
         let mut numbers = all.iter().filter(|tensor| is_number(tensor)).map(|tensor| tensor.dtype);
         let first = numbers.next();
         let alike = map == Map::Copy || numbers.all(|dtype| Some(dtype) == first);
-        (fits && alike).then(|| self.nodes.push(Node::new(Op::Map(map), inputs, out.clone())))
+        (fits && alike).then(|| self.to.nodes.push(Node::new(Op::Map(map), inputs, out.clone())))
     }
 
     fn view(&mut self, view: View, input: &TensorIr, out: &TensorIr) -> Option<()> {
         let fits = fits::views(&view, input, out) && input.dtype == out.dtype;
-        fits.then(|| self.nodes.push(Node::new(Op::View(view), vec![tensor(input)], out.clone())))
+        fits.then(|| self.to.nodes.push(Node::of(Op::View(view), [input], out)))
     }
 
     fn fill(&mut self, value: f32, out: &TensorIr) -> Option<()> {
         let fill = Op::Fill(rounded(value, out));
-        is_number(out).then(|| self.nodes.push(Node::new(fill, Vec::new(), out.clone())))
+        is_number(out).then(|| self.to.nodes.push(Node::of(fill, [], out)))
     }
 
     /// An `f32` tensor of this shape.
     fn between(&mut self, shape: Shape) -> TensorIr {
-        self.fresh += 1;
-        TensorIr::uninit(TensorId::new(self.fresh - 1), shape, DType::F32)
-    }
-
-    fn temporary(&mut self, shape: Shape, like: &TensorIr) -> TensorIr {
-        TensorIr { dtype: like.dtype, ..self.between(shape) }
+        self.to.tensor(shape, DType::F32)
     }
 }
 

@@ -31,12 +31,12 @@ impl Reader {
             dims.iter().for_each(|&dim| shape[dim] = 1);
             let ends = place + 1 == parts.len() && !mean;
             let next = if ends { out.clone() } else { self.between(Shape::from(shape)) };
-            self.nodes.push(Node::new(Op::Reduce(reduction, dims.clone()), vec![tensor(&from)], next.clone()));
+            self.to.nodes.push(Node::of(Op::Reduce(reduction, dims.clone()), [&from], &next));
             from = next;
         }
         if mean {
             let inputs = vec![tensor(&from), Operand::Scalar(count as f32)];
-            self.nodes.push(Node::new(Op::Map(Map::Div), inputs, out.clone()));
+            self.to.nodes.push(Node::new(Op::Map(Map::Div), inputs, out.clone()));
         }
         Some(())
     }
@@ -45,7 +45,7 @@ impl Reader {
     pub(super) fn whole(&mut self, input: &TensorIr, out: &TensorIr, mean: bool) -> Option<()> {
         (input.dtype == out.dtype && !input.shape.is_empty()).then_some(())?;
         let dims: Vec<usize> = (0..input.shape.num_dims()).collect();
-        let one = self.temporary(Shape::from(vec![1; dims.len()]), out);
+        let one = self.to.tensor(vec![1; dims.len()], out.dtype);
         self.reduce(Reduction::Sum, input, &dims, &one, mean)?;
         self.view(View::Reshape, &one, out)
     }

@@ -6,8 +6,7 @@
 //! 3. A half-precision result is rounded in its buffer, unless its numbers are exact already.
 //! 4. At the end, buffers get their places in a tile ([`slots`](super::slots)).
 
-use super::held::BufferKind;
-use super::slots::assigned;
+use super::slots::{BufferKind, assigned};
 use super::{Input, Kind, Output, Region};
 use crate::clean::widens;
 use crate::fuse::{Group, is_within, sums_rows};

@@ -20,7 +20,6 @@
 //! code is generated: that would need a dependency larger than this repository.
 
 mod blocks;
-mod held;
 mod lower;
 mod memory;
 mod places;

@@ -1,6 +1,7 @@
 //! Positions of a tensor's rows in its storage, also if the tensor is broadcast or not contiguous.
 
 use super::Input;
+use crate::place::joined;
 use burn::backend::flex::Layout;
 
 /// The positions of a tensor's rows, and of the elements of a row.
@@ -8,7 +9,7 @@ use burn::backend::flex::Layout;
 pub(super) struct Places {
     start: isize,
     /// Sizes and strides of the dimensions over which rows are counted, the last one fastest; joined where possible.
-    dims: Vec<(usize, isize)>,
+    dims: Vec<(usize, [isize; 1])>,
     /// The distance from one element of a row to the next.
     pub(super) inner: isize,
 }
@@ -18,23 +19,15 @@ impl Places {
     pub(super) fn of(input: &Input, layout: &Layout) -> Self {
         let (sizes, strides) = (layout.shape(), layout.strides());
         let last = sizes.num_dims() - 1;
-        let mut dims: Vec<(usize, isize)> = Vec::new();
-        for (dim, &size) in input.over.iter().enumerate().filter(|(_, size)| **size != 1) {
-            let stride = if sizes[dim] == 1 { 0 } else { strides[dim] };
-            match dims.last_mut() {
-                Some((outer, outer_stride)) if *outer_stride == stride * size as isize => {
-                    (*outer, *outer_stride) = (*outer * size, stride);
-                }
-                _ => dims.push((size, stride)),
-            }
-        }
+        let stride = |dim: usize| if sizes[dim] == 1 { 0 } else { strides[dim] };
+        let dims = joined(input.over.iter().enumerate().map(|(dim, &size)| (size, [stride(dim)])));
         Self { start: layout.start_offset() as isize, dims, inner: strides[last] }
     }
 
     /// The offset of a row's first element.
     pub(super) fn row(&self, row: usize) -> isize {
         let (mut place, mut left) = (self.start, row);
-        for &(size, stride) in self.dims.iter().rev() {
+        for &(size, [stride]) in self.dims.iter().rev() {
             place += (left % size) as isize * stride;
             left /= size;
         }
@@ -43,7 +36,7 @@ impl Places {
 
     /// The distance from one row to the next, within a run.
     pub(super) fn step(&self) -> isize {
-        self.dims.last().map_or(0, |(_, stride)| *stride)
+        self.dims.last().map_or(0, |(_, [stride])| *stride)
     }
 
     /// The number of rows after which the step changes; `None` if it never does.

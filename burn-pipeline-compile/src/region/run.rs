@@ -5,14 +5,13 @@
 //! 2. A piece runs tile by tile: inputs that cannot be read in place are copied, then the instructions run.
 //! 3. The sums of pieces are added in order.
 
-use super::source::{Shared, Source};
+use super::source::Source;
 use super::sums::extend_rows;
 use super::{Kind, Output, Region};
 use crate::half::Half;
-use crate::storage::Fresh;
+use crate::storage::{Fresh, Shared};
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
 use burn::backend::flex::FlexTensor;
-use burn::backend::ir::TensorId;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -27,59 +26,58 @@ const PIECE: usize = 64;
 /// The most pieces.
 const PIECES: usize = 16;
 /// The number of elements from which several threads pay.
-pub(super) const PARALLEL: usize = 64 * 1024;
+const PARALLEL: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The target of an output.
+/// Where an output is written.
 #[derive(Clone, Copy)]
-pub(super) enum Target {
-    Values {
-        at: Shared<f32>,
-        columns: usize,
-    },
-    Mask {
-        at: Shared<MaybeUninit<u8>>,
-        from: Argument,
-        columns: usize,
-    },
-    Half {
-        at: Shared<MaybeUninit<u16>>,
-        from: Argument,
-        columns: usize,
-        half: Half,
-    },
-    /// A sum of this length for each piece; one sum for all pieces if the length is 0.
-    Sum {
-        at: Shared<f32>,
-        from: Argument,
-        columns: usize,
-        length: usize,
-    },
+pub(super) struct Target<'a> {
+    kind: &'a Kind,
+    at: Shared<u8>,
+    columns: usize,
+    /// The number of elements of each piece's sum; 0 if all pieces have one sum, or if the output is not a sum.
+    length: usize,
 }
 
 impl Region {
-    /// Computes the outputs from the inputs, which come in order.
+    /// Computes the tensors of all outputs from the inputs, all in order.
     ///
     /// # Safety
     /// The inputs have the shapes and types of the region's.
-    pub(crate) unsafe fn run(&self, inputs: &[FlexTensor]) -> Vec<(TensorId, FlexTensor)> {
-        let tile = self.tile();
-        let sources: Vec<Source<'_>> =
-            self.inputs.iter().zip(inputs).map(|(input, t)| Source::new(self, input, Some(t), tile.0)).collect();
+    pub(crate) unsafe fn run(&self, inputs: &[FlexTensor]) -> Vec<FlexTensor> {
         let pieces = self.pieces();
-        let mut fresh: Vec<Fresh> = self.outputs.iter().map(|output| self.storage(output, pieces)).collect();
-        let targets: Vec<Target> =
-            self.outputs.iter().zip(&mut fresh).map(|(output, fresh)| self.target(output, fresh)).collect();
         let length = self.rows.div_ceil(pieces);
-        let rows = |piece: usize| piece * length..((piece + 1) * length).min(self.rows);
-        // SAFETY: sources are the inputs and targets the storage of the outputs, both for all rows; each piece has
-        // its own rows.
-        let run = |piece: usize| unsafe { self.piece(piece, rows(piece), tile, &sources, &targets) };
+        let run = |piece: usize, sources: &[Source<'_>], targets: &[Target<'_>]| {
+            let rows = piece * length..((piece + 1) * length).min(self.rows);
+            // SAFETY: sources are the inputs and targets the storage of the outputs; each piece has its own rows.
+            unsafe { self.piece(piece, rows, sources, targets) };
+        };
+        // SAFETY: pieces write all rows.
+        unsafe { self.in_pieces(pieces, inputs.iter().map(Some), run) }
+    }
+
+    /// Computes the outputs by a call of `run` for each of some pieces of the rows. An input without a tensor is
+    /// written block by block.
+    ///
+    /// # Safety
+    /// The inputs have the shapes and types of the region's, and `run` writes all rows of its piece.
+    pub(super) unsafe fn in_pieces<'a>(
+        &self,
+        pieces: usize,
+        inputs: impl Iterator<Item = Option<&'a FlexTensor>>,
+        run: impl Fn(usize, &[Source<'_>], &[Target<'_>]) + Sync,
+    ) -> Vec<FlexTensor> {
+        let inputs = self.inputs.iter().zip(inputs);
+        let sources: Vec<Source<'_>> = inputs.map(|(input, tensor)| Source::new(self, input, tensor)).collect();
+        let mut fresh: Vec<Fresh> = self.outputs.iter().map(|output| self.storage(output, pieces)).collect();
+        let targets: Vec<Target<'_>> =
+            self.outputs.iter().zip(&mut fresh).map(|(output, fresh)| self.target(output, fresh)).collect();
+        let run = |piece: usize| run(piece, &sources, &targets);
         let worth = pieces > 1 && self.rows * self.columns >= PARALLEL && rayon::current_num_threads() > 1;
-        match worth && self.outputs.iter().all(|output| output.sums_one_row()) {
+        match worth && self.outputs.iter().all(Output::sums_one_row) {
             true => (0..pieces).into_par_iter().for_each(run),
             false => (0..pieces).for_each(run),
         }
@@ -100,23 +98,9 @@ impl Region {
         (self.rows / PIECE).clamp(1, PIECES)
     }
 
-    pub(super) fn target(&self, output: &Output, fresh: &mut Fresh) -> Target {
-        let columns = |wide| if wide { self.columns } else { 1 };
-        match output.kind {
-            Kind::Values { wide } => Target::Values { at: Shared(fresh.as_floats()), columns: columns(wide) },
-            Kind::Mask { from } => {
-                let columns = columns(matches!(from, Argument::Wide(_)));
-                Target::Mask { at: Shared(fresh.as_bytes().cast()), from, columns }
-            }
-            Kind::Half { from, half } => {
-                let columns = columns(matches!(from, Argument::Wide(_)));
-                Target::Half { at: Shared(fresh.as_bytes().cast()), from, columns, half }
-            }
-            Kind::Sum { from, columns, .. } => {
-                let length = if output.sums_one_row() { output.sum_length() } else { 0 };
-                Target::Sum { at: Shared(fresh.as_floats()), from, columns, length }
-            }
-        }
+    fn target<'a>(&self, output: &'a Output, fresh: &mut Fresh) -> Target<'a> {
+        let length = if output.sums_one_row() { output.sum_length() } else { 0 };
+        Target { kind: &output.kind, at: Shared(fresh.as_bytes()), columns: self.columns_of(output), length }
     }
 
     /// Runs over some rows, on this thread.
@@ -128,11 +112,10 @@ impl Region {
         &self,
         piece: usize,
         rows: Range<usize>,
-        tile: (usize, usize),
         sources: &[Source<'_>],
-        targets: &[Target],
+        targets: &[Target<'_>],
     ) {
-        let (tile_rows, tile_columns) = tile;
+        let (tile_rows, tile_columns) = self.tile();
         let copied = sources.iter().filter(|source| !source.direct).count();
         let wide = (self.wide_slots + copied) * tile_rows * tile_columns;
         let length = wide + (self.row_slots + copied) * tile_rows;
@@ -200,7 +183,7 @@ impl Output {
 ///
 /// # Safety
 /// All pieces have run over all their rows.
-pub(super) unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<(TensorId, FlexTensor)> {
+unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<FlexTensor> {
     let summed = matches!(output.kind, Kind::Sum { .. });
     let pieces = if output.sums_one_row() { pieces } else { 1 };
     // SAFETY: sums were zeros, one for each piece if they are of one row.
@@ -213,7 +196,7 @@ pub(super) unsafe fn given(output: &Output, fresh: Fresh, pieces: usize) -> Vec<
 struct Tiles<'a> {
     region: &'a Region,
     sources: &'a [Source<'a>],
-    targets: &'a [Target],
+    targets: &'a [Target<'a>],
     tile_rows: usize,
     tile_columns: usize,
     buffers: Vec<Buffer>,
@@ -275,10 +258,10 @@ impl Tiles<'_> {
         }
         let first = self.sources.len();
         for (place, target) in self.targets.iter().enumerate() {
-            if let Target::Values { at, columns: all } = target {
-                let offset = row * all + if *all > 1 { column } else { 0 };
+            if let Target { kind: Kind::Values { .. }, at, columns: all, .. } = *target {
+                let offset = row * all + if all > 1 { column } else { 0 };
                 // SAFETY: the output has a value for each element, or for each row.
-                self.buffers[first + place] = Buffer { at: unsafe { at.0.add(offset) }, step: *all };
+                self.buffers[first + place] = Buffer { at: unsafe { at.0.cast::<f32>().add(offset) }, step: all };
             }
         }
         // If the last columns are fewer, slots are read with the steps with which they were written.
@@ -286,10 +269,10 @@ impl Tiles<'_> {
         self.buffers[slots..slots + self.region.wide_slots].iter_mut().for_each(|buffer| buffer.step = columns);
         let sums = self.targets.iter().zip(sum_rows).filter_map(|(target, rows)| match *target {
             // A sum of row values is complete after the first columns of a row that is longer than a tile.
-            Target::Sum { at, from, columns: all, length } if all > 1 || column == 0 => {
+            Target { kind: &Kind::Sum { from, .. }, at, columns: all, length } if all > 1 || column == 0 => {
                 let offset = piece * length + if all > 1 { column } else { 0 };
                 // SAFETY: there is a sum for each piece, or pieces run one after the other.
-                let to = unsafe { at.0.add(offset) };
+                let to = unsafe { at.0.cast::<f32>().add(offset) };
                 Some(Sum { from, columns: if all > 1 { columns } else { 1 }, step: all, to, rows })
             }
             _ => None,
@@ -303,37 +286,38 @@ impl Tiles<'_> {
         for target in self.targets {
             // SAFETY: the instructions have written the buffer, and the output has these rows.
             unsafe {
-                match *target {
-                    Target::Mask { at, from, columns } => self.converted(at, (from, columns), &extent, |from, to| {
+                match *target.kind {
+                    Kind::Mask { from } => self.converted::<u8>(target, from, &extent, |from, to| {
                         to.iter_mut().zip(from).for_each(|(to, value)| _ = to.write(u8::from(*value != 0.0)));
                     }),
-                    Target::Half { at, from, columns, half } => {
-                        self.converted(at, (from, columns), &extent, |from, to| half.narrow(from, to));
+                    Kind::Half { from, half } => {
+                        self.converted::<u16>(target, from, &extent, |from, to| half.narrow(from, to));
                     }
-                    Target::Values { .. } | Target::Sum { .. } => {}
+                    Kind::Values { .. } | Kind::Sum { .. } => {}
                 }
             }
         }
     }
 
-    /// Writes a tile of an output of another type, row by row. `all` is the number of the output's columns.
+    /// Writes a tile of an output of another type, row by row.
     ///
     /// # Safety
     /// The buffer holds the tile, the output has an element for each of the tile's, and nothing else refers to these.
     unsafe fn converted<T>(
         &self,
-        at: Shared<MaybeUninit<T>>,
-        (from, all): (Argument, usize),
+        target: &Target<'_>,
+        from: Argument,
         (rows, columns): &(Range<usize>, Range<usize>),
         convert: impl Fn(&[f32], &mut [MaybeUninit<T>]),
     ) {
         let (Argument::Wide(from) | Argument::Row(from)) = from else { return };
-        let buffer = self.buffers[from];
+        let (buffer, all) = (self.buffers[from], target.columns);
         let (width, column) = if all > 1 { (columns.len(), columns.start) } else { (1, 0) };
         for (line, row) in rows.clone().enumerate() {
             // SAFETY: guaranteed by the caller.
             let (to, from) = unsafe {
-                let to = std::slice::from_raw_parts_mut(at.0.add(row * all + column), width);
+                let to =
+                    std::slice::from_raw_parts_mut(target.at.0.cast::<MaybeUninit<T>>().add(row * all + column), width);
                 (to, std::slice::from_raw_parts(buffer.at.add(line * buffer.step), width))
             };
             convert(from, to);

@@ -2,9 +2,19 @@
 //!
 //! Guarantees: an instruction never writes a buffer that it reads.
 
-use super::held::BufferKind;
 use super::{Kind, Output};
 use crate::tile::{Argument, Instruction};
+
+/// The contents of a buffer while a region is lowered.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum BufferKind {
+    Input(usize),
+    Output(usize),
+    /// A value for each element of a tile, or for each row.
+    Slot {
+        wide: bool,
+    },
+}
 
 /// Numbers the buffers of a region: inputs, outputs, slots of tiles, slots of rows. Returns the number of slots of
 /// each kind.
@@ -20,7 +30,7 @@ pub(super) fn assigned(
         last[instruction.to] = last[instruction.to].max(place);
     }
     // Masks, half-precision values and sums are made after all instructions.
-    outputs.iter().filter_map(source).for_each(|buffer| last[buffer] = code.len());
+    outputs.iter_mut().filter_map(source).filter_map(|from| buffer(from)).for_each(|at| last[at] = code.len());
     let (mut wide, mut row) = (Slots::default(), Slots::default());
     let mut slot: Vec<usize> = vec![0; buffers.len()];
     for (place, instruction) in code.iter().enumerate() {
@@ -28,19 +38,19 @@ pub(super) fn assigned(
             slot[instruction.to] = if is_wide { wide.take() } else { row.take() };
         }
         for (at, kind) in buffers.iter().enumerate().filter(|(at, _)| last[*at] == place) {
-            let written = code[..=place].iter().any(|instruction| instruction.to == at);
             match kind {
-                BufferKind::Slot { wide: true } if written => wide.give(slot[at]),
-                BufferKind::Slot { wide: false } if written => row.give(slot[at]),
-                _ => {}
+                BufferKind::Slot { wide: true } => wide.give(slot[at]),
+                BufferKind::Slot { wide: false } => row.give(slot[at]),
+                BufferKind::Input(_) | BufferKind::Output(_) => {}
             }
         }
     }
+    let slots = inputs + outputs.len();
     let number = |buffer: usize| match buffers[buffer] {
         BufferKind::Input(place) => place,
         BufferKind::Output(place) => inputs + place,
-        BufferKind::Slot { wide: true } => inputs + outputs.len() + slot[buffer],
-        BufferKind::Slot { wide: false } => inputs + outputs.len() + wide.count + slot[buffer],
+        BufferKind::Slot { wide: true } => slots + slot[buffer],
+        BufferKind::Slot { wide: false } => slots + wide.count + slot[buffer],
     };
     let renumbered = |argument: Argument| match argument {
         Argument::Row(buffer) => Argument::Row(number(buffer)),
@@ -51,18 +61,13 @@ pub(super) fn assigned(
         instruction.to = number(instruction.to);
         instruction.arguments = instruction.arguments.map(renumbered);
     }
-    let kinds: Vec<Option<Argument>> = outputs.iter().map(argument).map(|from| from.map(renumbered)).collect();
-    for (output, source) in outputs.iter_mut().zip(kinds) {
-        let Some(source) = source else { continue };
-        if let Kind::Mask { from } | Kind::Half { from, .. } | Kind::Sum { from, .. } = &mut output.kind {
-            *from = source;
-        }
-    }
+    outputs.iter_mut().filter_map(source).for_each(|from| *from = renumbered(*from));
     (wide.count, row.count)
 }
 
-fn argument(output: &Output) -> Option<Argument> {
-    match output.kind {
+/// The buffer from which an output is made after all instructions.
+fn source(output: &mut Output) -> Option<&mut Argument> {
+    match &mut output.kind {
         Kind::Mask { from } | Kind::Half { from, .. } | Kind::Sum { from, .. } => Some(from),
         Kind::Values { .. } => None,
     }
@@ -73,10 +78,6 @@ fn buffer(argument: &Argument) -> Option<usize> {
         Argument::Row(buffer) | Argument::Wide(buffer) => Some(*buffer),
         Argument::None | Argument::Scalar(_) => None,
     }
-}
-
-fn source(output: &Output) -> Option<usize> {
-    argument(output).as_ref().and_then(buffer)
 }
 
 #[derive(Default)]

@@ -8,17 +8,9 @@
 use super::places::Places;
 use super::{Input, Region};
 use crate::half::Half;
+use crate::storage::Shared;
 use crate::tile::Buffer;
 use burn::backend::flex::{FlexTensor, Layout};
-
-/// A pointer that threads share; each writes its own rows.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(pub(super) *mut T);
-
-// SAFETY: each piece of a region writes its own rows.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
 
 /// The type of an input's elements.
 #[derive(Clone, Copy, PartialEq)]
@@ -43,8 +35,8 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// An input of a region that runs over tiles with this many rows. Without a tensor, it is written block by block.
-    pub(super) fn new(region: &Region, input: &Input, tensor: Option<&'a FlexTensor>, tile_rows: usize) -> Self {
+    /// An input of a region. Without a tensor, it is written block by block.
+    pub(super) fn new(region: &Region, input: &Input, tensor: Option<&'a FlexTensor>) -> Self {
         let places = match tensor {
             Some(tensor) => Places::of(input, tensor.layout()),
             None => Places::of(input, &Layout::contiguous(input.tensor.shape.clone())),
@@ -56,6 +48,7 @@ impl<'a> Source<'a> {
             _ => Elements::F32,
         };
         let plain = elements == Elements::F32;
+        let (tile_rows, _) = region.tile();
         let long_runs = places.run().is_none_or(|run| 4 * run >= tile_rows);
         let in_order = match input.wide && region.columns > 1 {
             true => places.inner == 1 && places.step() >= 0,

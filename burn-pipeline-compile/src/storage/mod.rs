@@ -4,10 +4,11 @@
 
 mod pool;
 
+use crate::graph::bytes;
 use crate::half::Half;
 use crate::tile::add;
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::backend::ir::{TensorId, TensorIr};
+use burn::backend::ir::TensorIr;
 use burn::tensor::Bytes;
 use pool::Block;
 use std::slice::from_raw_parts_mut;
@@ -17,6 +18,24 @@ use std::slice::from_raw_parts_mut;
 pub(crate) struct Fresh {
     block: Block,
     bytes: usize,
+}
+
+/// A pointer into storage that threads share; each writes its own elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<T>(pub(crate) *mut T);
+
+// SAFETY: each thread writes its own elements.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// # Safety
+    /// The offset is within the storage.
+    pub(crate) unsafe fn at(self, place: usize) -> *mut T {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.0.add(place) }
+    }
 }
 
 const FLOAT: usize = size_of::<f32>();
@@ -38,11 +57,6 @@ impl Fresh {
         Self { block: Block::new(bytes), bytes }
     }
 
-    /// Storage for this many `f32`, all 0.
-    pub(crate) fn zeros(length: usize) -> Self {
-        Self::floats(length).zeroed()
-    }
-
     /// The storage with all bytes 0.
     pub(crate) fn zeroed(self) -> Self {
         // SAFETY: the block has room for these bytes.
@@ -61,7 +75,7 @@ impl Fresh {
     /// The sum of `pieces` arrays of this length, in their order; rounded if it is half precision.
     ///
     /// # Safety
-    /// The storage has this many floats, all of them zeros from the start ([`zeros`](Self::zeros)) or written.
+    /// The storage has this many floats, all of them zeros from the start ([`zeroed`](Self::zeroed)) or written.
     pub(crate) unsafe fn sum(self, length: usize, pieces: usize, half: Option<Half>) -> Self {
         if half.is_none() && pieces < 2 || length == 0 {
             return self;
@@ -82,23 +96,35 @@ impl Fresh {
         sum
     }
 
-    /// The tensors in the storage, all contiguous.
+    /// The only tensor in the storage, contiguous.
+    ///
+    /// # Safety
+    /// All of the storage has been written.
+    ///
+    /// # Panics
+    /// Panics if the tensor has more bytes.
+    pub(crate) unsafe fn tensor(self, tensor: &TensorIr) -> FlexTensor {
+        // SAFETY: guaranteed by the caller.
+        let mut tensors = unsafe { self.tensors(std::slice::from_ref(tensor)) };
+        tensors.swap_remove(0)
+    }
+
+    /// The tensors in the storage, in this order, all contiguous.
     ///
     /// # Safety
     /// All of the storage has been written.
     ///
     /// # Panics
     /// Panics if a tensor has more bytes.
-    pub(crate) unsafe fn tensors(self, tensors: &[TensorIr]) -> Vec<(TensorId, FlexTensor)> {
+    pub(crate) unsafe fn tensors(self, tensors: &[TensorIr]) -> Vec<FlexTensor> {
         let Some(first) = tensors.first() else { return Vec::new() };
         // SAFETY: guaranteed by the caller.
-        let bytes = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
-        let whole = FlexTensor::new(bytes, Layout::contiguous(first.shape.clone()), first.dtype);
+        let memory = unsafe { Bytes::from_controller(Box::new(self.block), self.bytes) };
+        let whole = FlexTensor::new(memory, Layout::contiguous(first.shape.clone()), first.dtype);
         let view = |tensor: &TensorIr| {
-            let bytes = tensor.shape.num_elements() * tensor.dtype.size();
-            assert!(bytes <= self.bytes, "a tensor lies within its storage");
+            assert!(bytes(tensor) <= self.bytes, "a tensor lies within its storage");
             let layout = Layout::contiguous(tensor.shape.clone());
-            (tensor.id, FlexTensor::from_arc(whole.data_arc(), layout, tensor.dtype))
+            FlexTensor::from_arc(whole.data_arc(), layout, tensor.dtype)
         };
         tensors.iter().map(view).collect()
     }

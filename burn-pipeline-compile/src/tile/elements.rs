@@ -3,7 +3,7 @@
 //!
 //! Operands and results never overlap. Slices tell the compiler so.
 
-use super::buffer::Buffer;
+use super::code::Buffer;
 use super::math;
 use crate::graph::Map;
 use std::mem::MaybeUninit;

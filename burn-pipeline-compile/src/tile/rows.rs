@@ -3,6 +3,7 @@
 //! Guarantees: the order of additions depends on the number of elements alone, not on the processor. Element `i` goes
 //! into lane `i` mod 32, and lanes are added by halves.
 
+use super::math::{at_least, at_most};
 use crate::graph::Reduction;
 
 const LANES: usize = 32;
@@ -35,24 +36,13 @@ fn lanes(row: &[f32], start: f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     join(join(lanes[0], lanes[2]), join(lanes[1], lanes[3]))
 }
 
-/// The larger value; NaN if one of them is NaN.
-#[inline(always)]
-fn larger(x: f32, y: f32) -> f32 {
-    if x > y || x.is_nan() { x } else { y }
-}
-
-#[inline(always)]
-fn smaller(x: f32, y: f32) -> f32 {
-    if x < y || x.is_nan() { x } else { y }
-}
-
 /// Reduces a row to one value.
 #[inline(always)]
 pub(crate) fn reduced(reduction: Reduction, row: &[f32]) -> f32 {
     match reduction {
         Reduction::Sum => lanes(row, 0.0, |x, y| x + y),
-        Reduction::Max => lanes(row, f32::NEG_INFINITY, larger),
-        Reduction::Min => lanes(row, f32::INFINITY, smaller),
+        Reduction::Max => lanes(row, f32::NEG_INFINITY, at_least),
+        Reduction::Min => lanes(row, f32::INFINITY, at_most),
     }
 }
 

@@ -7,13 +7,11 @@
 //! 2. Instructions run in order. A half-precision result is rounded in its buffer right after its instruction.
 //! 3. Then rows of the tile are added to the rows of sums.
 
-use super::buffer::Buffer;
-use super::code::{Argument, Instruction, Work};
+use super::code::{Argument, Buffer, Instruction, Work};
 use super::elements::{Extent, Value, map};
 use super::rows::{add, reduced};
 use crate::half::round;
-#[cfg(target_arch = "x86_64")]
-use crate::processor::has_avx512;
+use crate::processor::vectorized;
 use std::slice::from_raw_parts_mut;
 
 /// Some rows of all tensors of a region.
@@ -44,45 +42,16 @@ pub(crate) struct Sum<'a> {
 /// any more. A buffer is written before it is read. Sums have the rows in `rows`, hold numbers, and overlap no
 /// buffer.
 pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if has_avx512() {
-            // SAFETY: the processor has these instructions; the caller guarantees the rest.
-            return unsafe { with_avx512(code, tile, sums) };
-        }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the processor has these instructions; the caller guarantees the rest.
-            return unsafe { with_avx2(code, tile, sums) };
-        }
-    }
-    // All 64-bit ARM processors have vectors and fused multiply-add.
-    const FMA: bool = cfg!(target_arch = "aarch64");
     // SAFETY: guaranteed by the caller.
-    unsafe { anywhere::<FMA>(code, tile, sums) }
-}
-
-/// # Safety
-/// As for [`run`], on a processor for which [`has_avx512`] returns true.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
-unsafe fn with_avx512(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
-    // SAFETY: guaranteed by the caller.
-    unsafe { anywhere::<true>(code, tile, sums) }
-}
-
-/// # Safety
-/// As for [`run`], on a processor with AVX2 and fused multiply-add.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn with_avx2(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
-    // SAFETY: guaranteed by the caller.
-    unsafe { anywhere::<true>(code, tile, sums) }
+    vectorized!(|FMA, code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]| unsafe {
+        instructions::<FMA>(code, tile, sums)
+    });
 }
 
 /// # Safety
 /// As for [`run`].
 #[inline(always)]
-unsafe fn anywhere<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
+unsafe fn instructions<const FMA: bool>(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
     for instruction in code {
         let to = tile.buffers[instruction.to];
         let extent = match instruction.wide {

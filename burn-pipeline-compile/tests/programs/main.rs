@@ -8,6 +8,7 @@
 mod convolutions;
 mod exchanges;
 mod functions;
+mod half_matmuls;
 mod halves;
 mod hold;
 mod known;

@@ -133,9 +133,7 @@ impl BlockConfig {
             false => Block::All(inner),
         }
     }
-}
 
-impl BlockConfig {
     /// The number of the `seq` tokens that take a mixture-of-depths block; at least one.
     pub(crate) fn depth_tokens(&self, seq: usize) -> usize {
         depth_tokens(self.depth_capacity, seq)
@@ -159,10 +157,7 @@ impl Block {
     /// # Panics
     /// Panics if experts or hidden features cannot be cut evenly over the group.
     pub fn cut(self, group: &TensorGroup) -> Self {
-        match self {
-            Block::All(inner) => Block::All(inner.cut(group)),
-            Block::Some(depths) => Block::Some(depths.cut(group)),
-        }
+        self.map(|inner| inner.cut(group))
     }
 
     /// Makes the block expert parallel over the data-parallel replicas of its stage
@@ -173,10 +168,7 @@ impl Block {
     /// # Panics
     /// Panics if experts cannot be cut evenly over the replicas.
     pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
-        match self {
-            Block::All(inner) => Block::All(inner.expert_parallel(replicas)),
-            Block::Some(depths) => Block::Some(depths.expert_parallel(replicas)),
-        }
+        self.map(|inner| inner.expert_parallel(replicas))
     }
 
     /// Runs the block on `[batch, seq, d_model]`.
@@ -208,9 +200,13 @@ impl Block {
     /// Moves the router's bias by `rate` after a step with this load (the number of choices for each expert); see
     /// [`balance`](crate::balance). A block without experts or without a bias is returned unchanged.
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
+        self.map(|inner| inner.with_updated_bias(load, rate))
+    }
+
+    fn map(self, change: impl FnOnce(TransformerBlock) -> TransformerBlock) -> Self {
         match self {
-            Block::All(inner) => Block::All(inner.with_updated_bias(load, rate)),
-            Block::Some(depths) => Block::Some(depths.with_updated_bias(load, rate)),
+            Block::All(inner) => Block::All(change(inner)),
+            Block::Some(depths) => Block::Some(depths.map(change)),
         }
     }
 

@@ -20,7 +20,6 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
-use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// A block that only some tokens take.
 #[derive(Module, Debug)]
@@ -45,19 +44,9 @@ impl MixtureOfDepths {
         Self { router, inner, capacity }
     }
 
-    /// Same as [`Block::cut`](super::Block::cut).
-    pub fn cut(self, group: &TensorGroup) -> Self {
-        Self { inner: self.inner.cut(group), ..self }
-    }
-
-    /// Same as [`Block::expert_parallel`](super::Block::expert_parallel).
-    pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
-        Self { inner: self.inner.expert_parallel(replicas), ..self }
-    }
-
-    /// Same as [`Block::with_updated_bias`](super::Block::with_updated_bias).
-    pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
-        Self { inner: self.inner.with_updated_bias(load, rate), ..self }
+    /// Changes the block that the tokens take.
+    pub(super) fn map(self, change: impl FnOnce(TransformerBlock) -> TransformerBlock) -> Self {
+        Self { inner: change(self.inner), ..self }
     }
 
     /// Runs the block on `[batch, seq, d_model]`.

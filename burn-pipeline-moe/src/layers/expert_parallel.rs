@@ -18,6 +18,7 @@
 //! Lepikhin et al., "GShard" (2020), section 3; Gale et al., "MegaBlocks" (2022), for (3).
 
 use super::experts::Experts;
+use crate::ops::with_zero_row;
 use crate::router::{PackedRows, TokenDispatch};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_pipeline::tensor_parallel::TensorGroup;
@@ -118,10 +119,4 @@ impl Routes {
 fn indices(numbers: impl Iterator<Item = usize>, device: &Device) -> Tensor<1, Int> {
     let numbers: Vec<i64> = numbers.map(|number| number as i64).collect();
     Tensor::from_data(TensorData::from(&*numbers), device)
-}
-
-fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
-    let [_, d] = rows.dims();
-    let zero = Tensor::zeros([1, d], (&rows.device(), rows.dtype()));
-    Tensor::cat(vec![rows, zero], 0)
 }

@@ -18,7 +18,6 @@ mod initial;
 mod layer_auxiliary;
 mod mixture;
 mod multi_token;
-mod normed;
 mod rotary;
 mod structure;
 mod transformer;

@@ -11,7 +11,7 @@ use super::block::{Block, BlockConfig, BlockKind};
 use super::context::AttentionContext;
 use super::initial::SMALL;
 use super::layer_auxiliary::LayerAuxiliary;
-use super::normed::normed;
+use super::transformer::normed;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};

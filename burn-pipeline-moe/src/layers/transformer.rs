@@ -6,7 +6,6 @@ use super::context::AttentionContext;
 use super::feed_forward::FeedForward;
 use super::layer_auxiliary::LayerAuxiliary;
 use super::mixture::MixtureOfExperts;
-use super::normed::normed;
 use crate::cache::{CacheError, LayerCache};
 use burn::module::Module;
 use burn::nn::LayerNorm;
@@ -45,11 +44,7 @@ impl TransformerBlock {
 
     /// Same as [`Block::expert_parallel`](super::Block::expert_parallel).
     pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
-        let mix = match self.mix {
-            FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense),
-            FeedForwardOrExperts::Experts(mixture) => FeedForwardOrExperts::Experts(mixture.expert_parallel(replicas)),
-        };
-        Self { mix, ..self }
+        self.with_experts(|mixture| mixture.expert_parallel(replicas))
     }
 
     /// Same as [`Block::forward`](super::Block::forward).
@@ -86,12 +81,23 @@ impl TransformerBlock {
 
     /// Same as [`Block::with_updated_bias`](super::Block::with_updated_bias).
     pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
-        let mix = match self.mix {
-            FeedForwardOrExperts::Dense(dense) => FeedForwardOrExperts::Dense(dense),
-            FeedForwardOrExperts::Experts(mixture) => {
-                FeedForwardOrExperts::Experts(mixture.with_updated_bias(load, rate))
-            }
-        };
-        Self { mix, ..self }
+        self.with_experts(|mixture| mixture.with_updated_bias(load, rate))
     }
+
+    /// Changes the experts; a dense block stays the same.
+    fn with_experts(self, change: impl FnOnce(MixtureOfExperts) -> MixtureOfExperts) -> Self {
+        match self.mix {
+            FeedForwardOrExperts::Dense(_) => self,
+            FeedForwardOrExperts::Experts(mixture) => {
+                Self { mix: FeedForwardOrExperts::Experts(change(mixture)), ..self }
+            }
+        }
+    }
+}
+
+/// The norm of hidden states, in their type. It is computed in the type of its own parameters, which may be f32 beside
+/// half-precision hidden states.
+pub(super) fn normed(norm: &LayerNorm, x: Tensor<3>) -> Tensor<3> {
+    let own = x.dtype();
+    norm.forward(x.cast(norm.gamma.dtype())).cast(own)
 }

@@ -12,12 +12,7 @@
 
 use super::backend::MoeOps;
 use super::kernel_device::refuse_type;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Autodiff, AutodiffBackend, Backend, Dispatch, DispatchAutodiffContext, DispatchTensor};
+use burn::backend::{AutodiffBackend, Dispatch, DispatchAutodiffContext, DispatchTensor};
 use burn::module::Param;
 use burn::tensor::{Int, Tensor};
 use burn_pipeline::ops::{Deferral, DeferredOp, deferred};
@@ -110,38 +105,4 @@ pub(super) fn composed_weight(rows: Tensor<2>, of_output: Tensor<2>, offsets: Te
         }
     };
     Tensor::cat(bounds(offsets).into_iter().map(product).collect(), 0)
-}
-
-#[derive(Debug)]
-struct GroupedMatmul;
-
-impl<B: Backend + MoeOps> Backward<B, 2> for GroupedMatmul {
-    type State = (FloatTensor<B>, FloatTensor<B>, IntTensor<B>);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_output = grads.consume::<B>(&ops.node);
-        let (rows, weight, offsets) = ops.state;
-        let [rows_node, weight_node] = ops.parents;
-        if let Some(node) = rows_node {
-            let of_rows = B::grouped_matmul_input(of_output.clone(), weight, offsets.clone());
-            grads.register::<B>(node.id, of_rows);
-        }
-        if let Some(node) = weight_node {
-            grads.register::<B>(node.id, B::grouped_matmul_weight(rows, of_output, offsets));
-        }
-    }
-}
-
-pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(
-    rows: FloatTensor<Autodiff<B, C>>,
-    weight: FloatTensor<Autodiff<B, C>>,
-    offsets: IntTensor<B>,
-) -> FloatTensor<Autodiff<B, C>> {
-    let (rows, rows_node) = rows.into_parts();
-    let (weight, weight_node) = weight.into_parts();
-    let output = B::grouped_matmul(rows.clone(), weight.clone(), offsets.clone());
-    match GroupedMatmul.prepare::<C>([rows_node, weight_node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((rows, weight, offsets), output),
-        OpsKind::UnTracked(prep) => prep.finish(output),
-    }
 }

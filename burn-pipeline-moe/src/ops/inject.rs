@@ -20,12 +20,8 @@ use super::backend::MoeOps;
 use super::kernel_device::refuse_type;
 use super::options::{BUCKETS, InjectedLoss, InjectedWeights, SharedGradients};
 use super::specs::accumulator;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, DispatchAutodiffContext};
+use burn::backend::{Backend, Dispatch, DispatchAutodiffContext};
 use burn::tensor::{DType, Tensor};
 use burn_pipeline::payload::AnyTensor;
 use std::sync::{Arc, OnceLock};
@@ -99,7 +95,7 @@ pub fn inject_weighted<const D: usize>(
 
 impl InjectedLoss {
     /// The gradient of this loss.
-    fn gradient<B: Backend + MoeOps>(&self, scale: FloatTensor<B>) -> FloatTensor<B> {
+    pub(super) fn gradient<B: Backend + MoeOps>(&self, scale: FloatTensor<B>) -> FloatTensor<B> {
         let all = || <[_; BUCKETS]>::from(B::injected_gradients(scale.clone(), self.of.weights, self.of.dtype));
         let shared = self.of.gradients.get_or_init(|| Box::new(all()));
         let known = shared.downcast_ref::<[FloatTensor<B>; BUCKETS]>();
@@ -117,37 +113,4 @@ pub(super) fn composed_gradients(scale: Tensor<1>, weights: InjectedWeights, dty
 /// The type that a scale is multiplied in, and that losses of different types are added in.
 pub(crate) fn sums_in(scale: DType, loss: DType) -> DType {
     if scale == DType::F64 { scale } else { accumulator(loss) }
-}
-
-#[derive(Debug)]
-struct InjectLoss;
-
-impl<B: Backend + MoeOps> Backward<B, 2> for InjectLoss {
-    type State = (FloatTensor<B>, InjectedLoss);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let upstream = grads.consume::<B>(&ops.node);
-        let ([hidden, loss], (scale, share)) = (ops.parents, ops.state);
-        if let Some(node) = hidden {
-            grads.register::<B>(node.id, upstream);
-        }
-        if let Some(node) = loss {
-            grads.register::<B>(node.id, share.gradient::<B>(scale));
-        }
-    }
-}
-
-/// Adds a node to the graph whose parents are the hidden states and the loss, and whose output is the hidden states.
-pub(super) fn join<B: Backend + MoeOps, C: CheckpointStrategy>(
-    hidden: FloatTensor<Autodiff<B, C>>,
-    loss: FloatTensor<Autodiff<B, C>>,
-    scale: FloatTensor<Autodiff<B, C>>,
-    share: InjectedLoss,
-) -> FloatTensor<Autodiff<B, C>> {
-    let (hidden, hidden_node) = hidden.into_parts();
-    let (_, loss_node) = loss.into_parts();
-    match InjectLoss.prepare::<C>([hidden_node, loss_node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((scale.into_primitive(), share), hidden),
-        OpsKind::UnTracked(prep) => prep.finish(hidden),
-    }
 }

@@ -15,8 +15,8 @@
 //! that is captured for a CubeCL device records each operation as one node, forward and backward, and its replay runs
 //! the kernels. A stage that is captured for another device records the composed operations.
 //!
-//! `backend.rs` has the trait. The file of each operation has its public function, its composition and its autodiff
-//! node.
+//! `backend.rs` has the trait, `autodiff.rs` the backwards. The file of each operation has its public function and its
+//! composition.
 
 mod autodiff;
 mod backend;
@@ -28,13 +28,13 @@ mod inject;
 mod kernel_device;
 #[cfg(feature = "cubecl-backend")]
 mod kernels;
+mod node;
 mod options;
 mod plain;
 mod route;
 mod rows;
 mod specs;
 mod top_k;
-mod untracked;
 mod z_loss;
 
 pub use backend::MoeOps;
@@ -45,6 +45,7 @@ pub use kernel_device::has_kernels;
 pub use options::{BUCKETS, InjectedLoss, InjectedWeights, RouteOptions};
 pub use route::{Routed, route};
 pub use rows::PackedRows;
+pub(crate) use rows::{collect, placed, with_zero_row};
 pub(crate) use specs::accumulator;
 pub use top_k::top_k;
 pub use z_loss::z_loss;

@@ -18,12 +18,7 @@ use super::kernel_device::refuse_type;
 use super::options::RouteOptions;
 use super::specs::accumulator;
 use super::top_k::top_k;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Autodiff, Backend, Dispatch};
+use burn::backend::Dispatch;
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 
@@ -144,33 +139,4 @@ pub(super) fn composed_backward(
         scores * (of_scores - along)
     };
     of_logits.cast(own)
-}
-
-#[derive(Debug)]
-struct Route;
-
-impl<B: Backend + MoeOps> Backward<B, 1> for Route {
-    type State = (FloatTensor<B>, IntTensor<B>, RouteOptions);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_row = grads.consume::<B>(&ops.node);
-        let (logits, experts, options) = ops.state;
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::route_backward(logits, experts, of_row, options));
-        }
-    }
-}
-
-pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(
-    logits: FloatTensor<Autodiff<B, C>>,
-    bias: FloatTensor<B>,
-    options: RouteOptions,
-) -> (FloatTensor<Autodiff<B, C>>, IntTensor<B>, IntTensor<B>) {
-    let (logits, node) = logits.into_parts();
-    let (row, experts, load) = B::route(logits.clone(), bias, options);
-    let row = match Route.prepare::<C>([node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((logits, experts.clone(), options), row),
-        OpsKind::UnTracked(prep) => prep.finish(row),
-    };
-    (row, experts, load)
 }

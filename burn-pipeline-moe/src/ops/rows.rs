@@ -16,12 +16,7 @@
 
 use super::backend::MoeOps;
 use super::kernel_device::refuse_type;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Autodiff, Backend, Dispatch, TensorMetadata};
+use burn::backend::Dispatch;
 use burn::tensor::{IndexingUpdateOp, Int, Tensor};
 
 /// The row of each choice, and the choice of each row.
@@ -114,16 +109,28 @@ pub(super) fn composed_place(
     let full = before.clone().greater_equal_scalar(capacity as i64);
     let row = offsets.clone().select(0, chosen.reshape([choices])).cast(before.dtype()) + before;
     let row_of_choice = row.mask_fill(full, choices as i64);
-    // Rows start as "no choice", and a choice adds the difference to its number. Choices without a row all write to one
-    // extra row.
-    let of_choices = (&device, row_of_choice.dtype());
-    let empty = Tensor::<1, Int>::full([choices + 1], choices as i64, of_choices);
-    let from_empty = Tensor::<1, Int>::arange(0..choices as i64, of_choices).sub_scalar(choices as i64);
-    let filled = empty.scatter(0, row_of_choice.clone(), from_empty, IndexingUpdateOp::Add);
-    (offsets, row_of_choice, filled.narrow(0, 0, choices))
+    let numbers = Tensor::<1, Int>::arange(0..choices as i64, (&device, row_of_choice.dtype()));
+    let choice_of_row = placed(numbers, row_of_choice.clone(), choices, choices);
+    (offsets, row_of_choice, choice_of_row)
 }
 
-fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
+/// The number in each of `rows` rows, given the row of each number; `empty` in rows without a number. Numbers without a
+/// row have `rows` as theirs.
+pub(crate) fn placed(
+    numbers: Tensor<1, Int>,
+    row_of_number: Tensor<1, Int>,
+    rows: usize,
+    empty: usize,
+) -> Tensor<1, Int> {
+    // Rows start as empty, and a number adds its difference, because every backend has a scatter with addition. Numbers
+    // without a row all write to one extra row, which is cut off.
+    let start = Tensor::<1, Int>::full([rows + 1], empty as i64, (&numbers.device(), numbers.dtype()));
+    let differences = numbers.sub_scalar(empty as i64);
+    start.scatter(0, row_of_number, differences, IndexingUpdateOp::Add).narrow(0, 0, rows)
+}
+
+/// Appends a row of zeros.
+pub(crate) fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
     let [_, d] = rows.dims();
     let zero = Tensor::zeros([1, d], (&rows.device(), rows.dtype()));
     Tensor::cat(vec![rows, zero], 0)
@@ -148,21 +155,21 @@ pub(super) fn spread(tokens: Tensor<2>, gates: Option<Tensor<2>>, choice_of_row:
 
 /// The row of each choice, `[k, t, d]`; zeros for a choice without a row.
 fn of_choices(rows: Tensor<2>, row_of_choice: Tensor<1, Int>, tokens: usize) -> Tensor<3> {
-    let [choices, d] = rows.dims();
-    with_zero_row(rows).select(0, row_of_choice).reshape([choices / tokens, tokens, d])
+    let ([_, d], [choices]) = (rows.dims(), row_of_choice.dims());
+    with_zero_row(rows).select(0, row_of_choice).reshape([choices / tokens.max(1), tokens, d])
 }
 
 /// Adds the rows of each token's choices, times the gates if given.
-pub(super) fn collect(
+pub(crate) fn collect(
     rows: Tensor<2>,
     gates: Option<Tensor<2>>,
     row_of_choice: Tensor<1, Int>,
     tokens: usize,
 ) -> Tensor<2> {
-    let [choices, d] = rows.dims();
     let of_choice = of_choices(rows, row_of_choice, tokens);
+    let [k, _, d] = of_choice.dims();
     let weighted = match gates {
-        Some(gates) => of_choice * gates.swap_dims(0, 1).reshape([choices / tokens, tokens, 1]),
+        Some(gates) => of_choice * gates.swap_dims(0, 1).reshape([k, tokens, 1]),
         None => of_choice,
     };
     weighted.sum_dim(0).reshape([tokens, d])
@@ -176,68 +183,4 @@ pub(super) fn composed_gates_backward(
     let ([tokens, _], [choices, _]) = (of_tokens.dims(), rows.dims());
     let products = of_choices(rows, row_of_choice, tokens) * of_tokens.unsqueeze::<3>();
     products.sum_dim(2).reshape([choices / tokens, tokens]).swap_dims(0, 1)
-}
-
-#[derive(Debug)]
-struct Permute;
-
-impl<B: Backend + MoeOps> Backward<B, 1> for Permute {
-    type State = (IntTensor<B>, usize);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_rows = grads.consume::<B>(&ops.node);
-        let (row_of_choice, tokens) = ops.state;
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::permute_backward(of_rows, row_of_choice, tokens));
-        }
-    }
-}
-
-pub(super) fn record_permute<B: Backend + MoeOps, C: CheckpointStrategy>(
-    tokens: FloatTensor<Autodiff<B, C>>,
-    choice_of_row: IntTensor<B>,
-    row_of_choice: IntTensor<B>,
-) -> FloatTensor<Autodiff<B, C>> {
-    let (tokens, node) = tokens.into_parts();
-    let count = tokens.shape()[0];
-    let rows = B::permute(tokens, choice_of_row, row_of_choice.clone());
-    match Permute.prepare::<C>([node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((row_of_choice, count), rows),
-        OpsKind::UnTracked(prep) => prep.finish(rows),
-    }
-}
-
-#[derive(Debug)]
-struct Unpermute;
-
-impl<B: Backend + MoeOps> Backward<B, 2> for Unpermute {
-    type State = (FloatTensor<B>, FloatTensor<B>, IntTensor<B>, IntTensor<B>);
-
-    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_tokens = grads.consume::<B>(&ops.node);
-        let (rows, gates, choice_of_row, row_of_choice) = ops.state;
-        let [rows_node, gates_node] = ops.parents;
-        if let Some(node) = rows_node {
-            let of_rows = B::unpermute_rows_backward(of_tokens.clone(), gates, choice_of_row);
-            grads.register::<B>(node.id, of_rows);
-        }
-        if let Some(node) = gates_node {
-            grads.register::<B>(node.id, B::unpermute_gates_backward(of_tokens, rows, row_of_choice));
-        }
-    }
-}
-
-pub(super) fn record_unpermute<B: Backend + MoeOps, C: CheckpointStrategy>(
-    rows: FloatTensor<Autodiff<B, C>>,
-    gates: FloatTensor<Autodiff<B, C>>,
-    choice_of_row: IntTensor<B>,
-    row_of_choice: IntTensor<B>,
-) -> FloatTensor<Autodiff<B, C>> {
-    let (rows, rows_node) = rows.into_parts();
-    let (gates, gates_node) = gates.into_parts();
-    let tokens = B::unpermute(rows.clone(), gates.clone(), choice_of_row.clone(), row_of_choice.clone());
-    match Unpermute.prepare::<C>([rows_node, gates_node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((rows, gates, choice_of_row, row_of_choice), tokens),
-        OpsKind::UnTracked(prep) => prep.finish(tokens),
-    }
 }

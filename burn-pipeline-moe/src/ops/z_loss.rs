@@ -7,13 +7,7 @@
 use super::backend::MoeOps;
 use super::kernel_device::refuse_type;
 use super::specs::accumulator;
-use super::untracked::untracked;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch};
+use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 /// The z-loss of logits `[tokens, experts]`, one element; 0 without tokens.
@@ -44,34 +38,4 @@ pub(super) fn composed_backward(logits: Tensor<2>, log_sums: Tensor<1>, of_loss:
     let log_sums = log_sums.reshape([tokens, 1]);
     let of_log_sums = log_sums.clone().mul_scalar(2.0 / tokens as f64) * of_loss.cast(wide).unsqueeze::<2>();
     ((logits.cast(wide) - log_sums).exp() * of_log_sums).cast(own)
-}
-
-#[derive(Debug)]
-struct ZLoss;
-
-impl<B: Backend + MoeOps> Backward<B, 1> for ZLoss {
-    type State = (FloatTensor<B>, FloatTensor<B>);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let of_loss = grads.consume::<B>(&ops.node);
-        let (logits, log_sums) = ops.state;
-        if let [Some(node)] = ops.parents {
-            grads.register::<B>(node.id, B::z_loss_backward(logits, log_sums, of_loss));
-        }
-    }
-}
-
-/// A tensor that autodiff tracks.
-type Followed<B, C> = FloatTensor<Autodiff<B, C>>;
-
-pub(super) fn record<B: Backend + MoeOps, C: CheckpointStrategy>(
-    logits: Followed<B, C>,
-) -> (Followed<B, C>, Followed<B, C>) {
-    let (logits, node) = logits.into_parts();
-    let (loss, log_sums) = B::z_loss(logits.clone());
-    let loss = match ZLoss.prepare::<C>([node]).compute_bound().stateful() {
-        OpsKind::Tracked(prep) => prep.finish((logits, log_sums.clone()), loss),
-        OpsKind::UnTracked(prep) => prep.finish(loss),
-    };
-    (loss, untracked::<B, C>(log_sums))
 }

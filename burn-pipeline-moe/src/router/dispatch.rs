@@ -12,6 +12,7 @@
 //!
 //! Choices are prioritized as in Lepikhin et al., "GShard" (2020), algorithm 1.
 
+use crate::ops::{collect, placed, with_zero_row};
 use burn::config::Config;
 use burn::tensor::{Int, IntDType, Tensor};
 use std::ops::Range;
@@ -37,7 +38,6 @@ pub struct TokenDispatch {
     pub capacity: usize,
     experts: usize,
     tokens: usize,
-    top_k: usize,
     /// The token of each row; for an empty row, the number of tokens.
     token_of_row: Tensor<1, Int>,
     /// The row of each choice, first choices first; for a dropped choice, the number of rows.
@@ -57,20 +57,17 @@ impl TokenDispatch {
         let falls_on = chosen.clone().expand([choices, experts]).equal(all.expand([choices, experts])).cast(int);
         let load: Tensor<1, Int> = falls_on.clone().sum_dim(0).reshape([experts]);
         let before = (falls_on.clone().cumsum(0) * falls_on).sum_dim(1).sub_scalar(1);
-        let capacity = rows(capacity, &load, tokens, choices);
+        let capacity = match capacity {
+            Capacity::Factor(_) => capacity.limit(choices, experts, tokens),
+            Capacity::Dropless => load.clone().max().into_scalar::<i64>() as usize,
+        };
         let full = before.clone().greater_equal_scalar(capacity as i64);
         let dropped = full.clone().cast(int).sum();
         let row = chosen.mul_scalar(capacity as i64) + before;
         let row_of_choice = row.mask_fill(full, (experts * capacity) as i64).reshape([choices]);
-        // Every row starts with the number for "no token", and a choice adds the difference to its token's number,
-        // because every backend has a scatter with addition. Dropped choices all write to one extra row, which is cut
-        // off.
         let token = Tensor::<1, Int>::arange(0..choices as i64, (&device, dtype)).remainder_scalar(tokens as i64);
-        let empty = Tensor::<1, Int>::full([experts * capacity + 1], tokens as i64, (&device, dtype));
-        let from_empty = token.sub_scalar(tokens as i64);
-        let filled = empty.scatter(0, row_of_choice.clone(), from_empty, burn::tensor::IndexingUpdateOp::Add);
-        let token_of_row = filled.narrow(0, 0, experts * capacity);
-        Self { load, dropped, capacity, experts, tokens, top_k, token_of_row, row_of_choice }
+        let token_of_row = placed(token, row_of_choice.clone(), experts * capacity, tokens);
+        Self { load, dropped, capacity, experts, tokens, token_of_row, row_of_choice }
     }
 
     /// Keeps only the rows of `experts`; choices of other experts add nothing. Load and dropped choices still count all
@@ -98,10 +95,7 @@ impl TokenDispatch {
     /// to `[tokens, d]`.
     pub fn combine(&self, rows: Tensor<3>, gates: Tensor<2>) -> Tensor<2> {
         let [experts, capacity, d] = rows.dims();
-        let of_choice = with_zero_row(rows.reshape([experts * capacity, d])).select(0, self.row_of_choice.clone());
-        let of_choice = of_choice.reshape([self.top_k, self.tokens, d]);
-        let gates = gates.swap_dims(0, 1).reshape([self.top_k, self.tokens, 1]);
-        (of_choice * gates).sum_dim(0).reshape([self.tokens, d])
+        collect(rows.reshape([experts * capacity, d]), Some(gates), self.row_of_choice.clone(), self.tokens)
     }
 }
 
@@ -120,28 +114,11 @@ impl Capacity {
     /// The maximum number of rows that an expert accepts, for `choices` choices of `tokens` tokens.
     pub(crate) fn limit(self, choices: usize, experts: usize, tokens: usize) -> usize {
         match self {
-            Self::Factor(factor) => share(factor, choices, experts, tokens),
+            Self::Factor(factor) => {
+                assert!(tokens > 0, "a mixture of experts needs at least one token");
+                ((factor * choices as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
+            }
             Self::Dropless => tokens,
         }
     }
-}
-
-fn share(factor: f64, choices: usize, experts: usize, tokens: usize) -> usize {
-    assert!(tokens > 0, "a mixture of experts needs at least one token");
-    ((factor * choices as f64 / experts as f64).ceil() as usize).clamp(1, tokens)
-}
-
-/// Rows per expert.
-fn rows(capacity: Capacity, load: &Tensor<1, Int>, tokens: usize, choices: usize) -> usize {
-    let [experts] = load.dims();
-    match capacity {
-        Capacity::Factor(factor) => share(factor, choices, experts, tokens),
-        Capacity::Dropless => load.clone().max().into_scalar::<i64>() as usize,
-    }
-}
-
-fn with_zero_row(rows: Tensor<2>) -> Tensor<2> {
-    let [_, d] = rows.dims();
-    let zero = Tensor::zeros([1, d], (&rows.device(), rows.dtype()));
-    Tensor::cat(vec![rows, zero], 0)
 }
