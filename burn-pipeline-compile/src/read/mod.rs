@@ -15,7 +15,7 @@ use burn::backend::ir::{
     ActivationOperationIr, BaseOperationIr, BinaryOpIr, BoolOperationIr, FloatOperationIr, NumericOperationIr,
     OperationIr, ScalarIr, ScalarOpIr, TensorId, TensorIr, UnaryOpIr,
 };
-use burn::tensor::{DType, Shape, Slice};
+use burn::tensor::{DType, Shape, Slice, bf16, f16};
 use std::collections::HashSet;
 
 /// Reads a program's operations; `kept` are the tensors that exist after it.
@@ -76,14 +76,14 @@ impl Reader {
             Base::Ones(op) => self.fill(1.0, &op.out),
             Base::Cast(op) => self.cast(&op.input, &op.out),
             Base::MaskFill(op) => {
-                let inputs = vec![tensor(&op.mask), self::scalar(op.value, &op.out), tensor(&op.tensor)];
+                let inputs = vec![tensor(&op.mask), exact(op.value, &op.out), tensor(&op.tensor)];
                 self.push(Map::Select, inputs, &op.out)
             }
             Base::MaskWhere(op) => self.map(Map::Select, [&op.mask, &op.value, &op.tensor], &op.out),
             Base::Equal(op) => self.binary(Map::Equal, op),
             Base::NotEqual(op) => self.binary(Map::NotEqual, op),
-            Base::EqualElem(op) => self.scalar(Map::Equal, op),
-            Base::NotEqualElem(op) => self.scalar(Map::NotEqual, op),
+            Base::EqualElem(op) => self.compare(Map::Equal, op),
+            Base::NotEqualElem(op) => self.compare(Map::NotEqual, op),
             _ => None,
         }
     }
@@ -109,10 +109,10 @@ impl Reader {
             Numeric::GreaterEqual(op) => self.binary(Map::GreaterEqual, op),
             Numeric::Lower(op) => self.binary(Map::Lower, op),
             Numeric::LowerEqual(op) => self.binary(Map::LowerEqual, op),
-            Numeric::GreaterElem(op) => self.scalar(Map::Greater, op),
-            Numeric::GreaterEqualElem(op) => self.scalar(Map::GreaterEqual, op),
-            Numeric::LowerElem(op) => self.scalar(Map::Lower, op),
-            Numeric::LowerEqualElem(op) => self.scalar(Map::LowerEqual, op),
+            Numeric::GreaterElem(op) => self.compare(Map::Greater, op),
+            Numeric::GreaterEqualElem(op) => self.compare(Map::GreaterEqual, op),
+            Numeric::LowerElem(op) => self.compare(Map::Lower, op),
+            Numeric::LowerEqualElem(op) => self.compare(Map::LowerEqual, op),
             Numeric::Full(op) => self.fill(number(op.value), &op.out),
             Numeric::SumDim(op) => self.reduce(Reduction::Sum, &op.input, &[op.axis], &op.out, false),
             Numeric::SumDims(op) => self.reduce(Reduction::Sum, &op.input, &op.axes, &op.out, false),
@@ -192,6 +192,10 @@ impl Reader {
         self.push(map, vec![tensor(&op.lhs), self::scalar(op.rhs, &op.lhs)], &op.out)
     }
 
+    fn compare(&mut self, map: Map, op: &ScalarOpIr) -> Option<()> {
+        self.push(map, vec![tensor(&op.lhs), exact(op.rhs, &op.lhs)], &op.out)
+    }
+
     /// A scalar that Flex does not round to the tensor's type.
     fn unrounded(&mut self, map: Map, op: &ScalarOpIr) -> Option<()> {
         self.push(map, vec![tensor(&op.lhs), Operand::Scalar(number(op.rhs))], &op.out)
@@ -250,7 +254,18 @@ fn tensor(tensor: &TensorIr) -> Operand {
     Operand::Tensor(tensor.clone())
 }
 
-/// The value that Flex takes for a scalar of an operation on this tensor.
+/// The value that Flex takes for a scalar that it compares with this tensor, or fills it with. It rounds `f64` by the
+/// crate `half`, which ignores the last 32 bits, and so rounds some numbers just above a tie down.
+fn exact(value: ScalarIr, tensor: &TensorIr) -> Operand {
+    let ScalarIr::Float(float) = value else { return scalar(value, tensor) };
+    Operand::Scalar(match Half::of(tensor) {
+        Some(Half::Bf16) => bf16::from_f64(float).to_f32(),
+        Some(Half::F16) => f16::from_f64(float).to_f32(),
+        None => float as f32,
+    })
+}
+
+/// The value that Flex takes for a scalar of other operations on this tensor.
 fn scalar(value: ScalarIr, tensor: &TensorIr) -> Operand {
     Operand::Scalar(rounded(number(value), tensor))
 }

@@ -2,7 +2,7 @@
 
 use crate::listed::{BINARY, Listed, UNARY, binary};
 use crate::random::{Step, grow, noise, step};
-use crate::run::{both, values};
+use crate::run::{both, tensor, values};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::{
@@ -135,6 +135,24 @@ fn kept(tensors: &[TensorIr], places: &[usize], dtype: DType) -> Vec<TensorIr> {
 
 fn base() -> impl Strategy<Value = [usize; 3]> {
     (1..5_usize, 1..20_usize, 1..70_usize).prop_map(|(x, y, z)| [x, y, z])
+}
+
+/// 0.830078125 is a tie in bf16, and 0.830322265625 in f16.
+#[test]
+fn scalars_just_above_a_tie_are_rounded_as_the_interpreter_rounds_them() {
+    for (dtype, tie, unit) in [(DType::BF16, 0.830078125, 2f32.powi(-9)), (DType::F16, 0.830322265625, 2f32.powi(-12))]
+    {
+        for above in [0.0, 1e-12, 1e-9, 3e-7, 1e-6] {
+            let mut listed = Listed::default();
+            let x = listed.feed(&[2]);
+            let mask = listed.greater_than(&x, tie + above);
+            let filled = listed.mask_fill(&x, &mask, tie + above);
+            let half = in_half(&listed, dtype, |_| false);
+            let around = tensor(vec![tie as f32 - unit, tie as f32 + unit], &[2]);
+            let (expected, given) = both(&half, &[cast(&around, dtype)], &in_type(&[filled], dtype));
+            assert_eq!(expected, given, "{dtype:?}: {tie} + {above}");
+        }
+    }
 }
 
 proptest! {

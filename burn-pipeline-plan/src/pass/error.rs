@@ -2,7 +2,7 @@
 
 use crate::cost::ProfileError;
 use crate::plan::waiting::listed;
-use crate::plan::{Action, CheckError, Waiting};
+use crate::plan::{Action, CheckError, Plan, Waiting};
 use crate::simulate::SimulateError;
 
 /// Why a pass cannot rewrite a plan. `rank` and `step` (the index of the cell in the rank's row) are the place, and
@@ -20,6 +20,9 @@ pub enum PassError {
         listed(waiting)
     )]
     Stuck { waiting: Vec<Waiting> },
+    /// A rank waits for a task that is in no row. `on` is the rank that would run it.
+    #[error("{waiting}, which rank {} never runs; insert {} there", waiting.on, waiting.needs)]
+    Missing { waiting: Waiting },
     /// A rank runs a stage that the placement puts on another rank, or on none.
     #[error(
         "rank {rank}, step {step}: {action} names a stage that {}; move it, or change the placement",
@@ -86,3 +89,14 @@ pub enum PassError {
 }
 
 crate::debug_as_text!(PassError);
+
+impl PassError {
+    /// The refusal of a plan whose ranks wait so.
+    pub(super) fn stuck(plan: &Plan, waiting: Vec<Waiting>) -> Self {
+        let absent = |waiting: &&Waiting| !plan.tasks(waiting.on).any(|task| task == waiting.needs);
+        match waiting.iter().find(absent) {
+            Some(&waiting) => Self::Missing { waiting },
+            None => Self::Stuck { waiting },
+        }
+    }
+}

@@ -30,7 +30,7 @@ impl Plan {
     /// - Returns [`PassError::Lowered`] if the plan has transfers, which padded rows do not;
     /// - [`PassError::Vocabulary`] if it is vocabulary parallel;
     /// - [`PassError::Misplaced`] if a cell's stage is not in the placement;
-    /// - [`PassError::Stuck`] if ranks wait for values that are never computed.
+    /// - [`PassError::Stuck`] or [`PassError::Missing`] if ranks wait for values that are never computed.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -92,7 +92,7 @@ impl Steps<'_> {
                 let (step, needs) = (self.next[rank], self.plan.as_written((*lacking)?));
                 Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(needs.stage()) })
             });
-            return Err(PassError::Stuck { waiting: waiting.collect() });
+            return Err(PassError::stuck(self.plan, waiting.collect()));
         }
         for ((rank, action), lacking) in cells.into_iter().zip(lacking) {
             let runs = lacking.is_none();

@@ -38,9 +38,9 @@ impl Plan {
     /// Idempotent: a lowered plan is returned unchanged.
     ///
     /// # Errors
-    /// Returns [`PassError::Stuck`] if ranks wait for values that are never computed, [`PassError::Misplaced`] or
-    /// [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts, and
-    /// [`PassError::Sparse`] if the plan is far from complete.
+    /// Returns [`PassError::Stuck`] or [`PassError::Missing`] if ranks wait for values that are never computed,
+    /// [`PassError::Misplaced`] or [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts,
+    /// and [`PassError::Sparse`] if the plan is far from complete.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -284,9 +284,14 @@ impl<'a> Lowering<'a> {
         let stuck = |&(rank, step, action): &(usize, usize, Action)| {
             let needs = action.tasks().find_map(|task| self.missing(task.of_microbatch()?))?;
             let needs = self.plan.as_written(needs);
-            Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(needs.stage()) })
+            let begun = |rank: &usize| self.plan.row(*rank)[..self.next[*rank]].contains(&needs.into());
+            let on = match needs.op().is_vocabulary() {
+                true => (0..self.plan.ranks()).find(|rank| !begun(rank))?,
+                false => self.plan.placement().rank_of(needs.stage()),
+            };
+            Some(Waiting { rank, step, action, needs, on })
         };
-        Err(PassError::Stuck { waiting: unfinished.iter().filter_map(stuck).collect() })
+        Err(PassError::stuck(self.plan, unfinished.iter().filter_map(stuck).collect()))
     }
 
     /// The task that this one still waits for, if any.

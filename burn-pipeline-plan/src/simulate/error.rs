@@ -20,8 +20,8 @@ pub enum SimulateError {
     /// their rows. `so_far` has the actions that ran before the deadlock, in simulated seconds (one second per step for
     /// [`unit_steps()`](super::unit_steps())).
     #[error(
-        "deadlock: {}; reorder the actions so that each one's input is made before it is needed, \
-         or check the plan for the cycle",
+        "deadlock: {}; insert tasks that no rank runs, and reorder the actions so that each one's input is made \
+         before it is needed (`Plan::check` says which)",
         listed(waiting)
     )]
     Deadlock { waiting: Vec<Waiting>, so_far: Box<Track> },

@@ -138,6 +138,16 @@ fn what_cannot_be_lowered_says_which_ranks_are_stuck() {
 }
 
 #[test]
+fn a_task_that_no_rank_runs_is_named() {
+    let plan = Plan::from_csv("test", "0F0,0B0,0F1,0B1\n1F0,1B0,1F1\n").unwrap();
+    for error in [plan.with_transfers().unwrap_err(), plan.with_idle().unwrap_err()] {
+        let PassError::Missing { waiting } = &error else { panic!("{error}") };
+        assert_eq!((waiting.on, waiting.needs.to_string()), (1, "1B1".into()));
+        assert!(error.to_string().contains("which rank 1 never runs; insert 1B1 there"), "{error}");
+    }
+}
+
+#[test]
 fn passes_refuse_cells_that_do_not_fit_the_plan() {
     let placement = Placement::free(2, vec![0, 1]).unwrap();
     let with = |rows: &str| Plan::new("test", placement.clone(), vec![1], golden::rows(rows)).unwrap();
