@@ -12,7 +12,7 @@
 use crate::scoped::scoped;
 use std::any::Any;
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
@@ -33,6 +33,15 @@ pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     });
     let (given, _) = scoped(&QUIET, true, || catch_unwind(AssertUnwindSafe(run)));
     given.map_err(|panic| text_of(panic.as_ref()).unwrap_or_else(|| NO_TEXT.to_owned()))
+}
+
+/// Runs a function. A panic that has a text goes on with the place before it.
+pub(crate) fn located<T>(place: impl FnOnce() -> String, run: impl FnOnce() -> T) -> T {
+    // Unwind safety: the panic goes on.
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| match text_of(panic.as_ref()) {
+        Some(text) => resume_unwind(Box::new(format!("{}: {text}", place()))),
+        None => resume_unwind(panic),
+    })
 }
 
 /// What a panic without a text is called.

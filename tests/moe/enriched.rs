@@ -103,7 +103,7 @@ fn side_data_that_is_not_there_or_is_another_is_named() {
     assert_eq!(
         error.to_string(),
         "the extra `mask` has a different type than the stage reads: \
-         tensor 0 of the payload is a int tensor of rank 2, but a float tensor of rank 2 is expected; \
+         tensor 0 of the payload is int of rank 2, but float of rank 2 is expected; \
          the remaining extras are (int I32 [1, 2]; f64 0.5; string \"de\"); check the batch"
     );
     assert!(side.take::<Tensor<2, Int>>("ids").is_ok());

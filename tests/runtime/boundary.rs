@@ -175,7 +175,7 @@ fn another_kind_or_rank_is_refused_with_its_place() {
     );
     let rank = refused::<Ints>(ints(&[1]).unsqueeze::<2>().into_payload());
     assert_eq!(rank, BoundaryError::Mismatch { index: 0, got: TensorKind::Int, got_rank: 2, expected, expected_rank });
-    let said = "tensor 0 of the payload is a int tensor of rank 2, but a int tensor of rank 1 is expected";
+    let said = "tensor 0 of the payload is int of rank 2, but int of rank 1 is expected";
     assert_eq!(rank.to_string(), said);
 }
 

@@ -114,11 +114,8 @@ fn a_panic_in_a_backward_is_named_and_closes_nothing() {
 fn an_output_that_does_not_fit_the_next_stage_is_named_there() {
     let outputs: [(How, &[&str]); 3] = [
         (How::WrongShape, &[", F: the stage's code panicked"]),
-        (
-            How::WrongRank,
-            &["tensor 0 of the payload is a float tensor of rank 3", "float tensor of rank 2 is expected"],
-        ),
-        (How::WrongKind, &["tensor 0 of the payload is a int tensor of rank 2", "float tensor of rank 2 is expected"]),
+        (How::WrongRank, &["tensor 0 of the payload is float of rank 3", "float of rank 2 is expected"]),
+        (How::WrongKind, &["tensor 0 of the payload is int of rank 2", "float of rank 2 is expected"]),
     ];
     for (schedule, ranks, stage) in failing_stages() {
         if stage + 1 == ranks * chunks(schedule) {

@@ -10,10 +10,10 @@ use burn::tensor::{Int, Tensor};
 /// may read back to the host.
 ///
 /// # Panics
-/// Panics if `k` is larger than the length of the rows.
+/// Panics if `k` is 0 or larger than the length of the rows.
 pub fn top_k(scores: Tensor<2>, k: usize) -> Tensor<2, Int> {
     let [rows, columns] = scores.dims();
-    assert!(k <= columns, "cannot choose {k} of {columns} numbers");
+    assert!((1..=columns).contains(&k), "cannot choose {k} of {columns} numbers");
     let all = Tensor::<1, Int>::arange(0..columns as i64, &scores.device()).unsqueeze::<2>().expand([rows, columns]);
     // A chosen index gets minus infinity, below the lowest finite number, so it is never chosen twice.
     let least = scores.dtype().finfo().map_or(f64::from(f32::MIN), |numbers| numbers.min);

@@ -145,7 +145,8 @@ impl ScheduleInfo {
         if let Chunks::Exactly(n) = self.chunks
             && chunks != n
         {
-            return accepts(format!("it places exactly {n} chunk{} per rank", if n == 1 { "" } else { "s" }));
+            let chunks = if n == 1 { "chunk" } else { "chunks" };
+            return accepts(format!("it places exactly {n} {chunks} per rank (`Size::with_chunks({n})`)"));
         }
         if ranks.saturating_mul(chunks) > u16::MAX.into() {
             return accepts(format!("it places at most {} stages", u16::MAX));
@@ -216,7 +217,7 @@ impl ScheduleInfo {
 /// - Ranks do not wait for each other in a cycle.
 ///
 /// [`Plan::check`] proves all of this, so a test of a schedule is short: build many sizes, and check each plan
-/// before and after `Plan::with_transfers`.
+/// (`plan.clone().check(..)`) and what `plan.with_transfers()` gives.
 ///
 /// # Example
 ///

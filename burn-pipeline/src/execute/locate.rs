@@ -50,6 +50,7 @@ impl Executor {
         let place = task.and_then(own).unwrap_or(state.position);
         let stage = task.and_then(|task| self.stages.get(&task.stage()));
         let (name, grid) = (state.plan().name(), self.grid());
+        let excerpt = state.plan().excerpt(grid.pipeline_rank(), place);
         let context = RunContext {
             purpose: state.run.purpose,
             plan: match grid.replicas() {
@@ -59,7 +60,10 @@ impl Executor {
             module: stage.map(|held| held.module_type()),
             received: std::mem::take(&mut state.received).into_iter().filter(|got| Some(got.task) == task).collect(),
             cell: place,
-            rows: state.plan().excerpt(self.grid().pipeline_rank(), place),
+            rows: match grid.replicas() * self.groups().members.size() {
+                1 => excerpt,
+                _ => format!("The columns are pipeline ranks.\n{excerpt}"),
+            },
         };
         tracing::debug!(rank = self.rank(), plan = %state.plan().grid_marked(place), "the whole plan of a failed run");
         ExecuteError::InRun { source: Box::new(error), context: Box::new(context) }

@@ -2,6 +2,7 @@
 
 use super::context::ForwardContext;
 use super::wiring::Wiring;
+use crate::panics::located;
 use crate::payload::{Boundary, BoundaryError, Payload, PayloadReader};
 use crate::stage::microbatch;
 use std::any::TypeId;
@@ -57,9 +58,10 @@ impl Carried {
         Ok(value)
     }
 
-    /// Runs the next of the stage's layers.
-    pub(super) fn in_layer<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
-        let given = run(self);
+    /// Runs the next of the stage's layers. The text of a panic begins with the layer's number and name.
+    pub(super) fn in_layer<T>(&mut self, name: &str, run: impl FnOnce(&mut Self) -> T) -> T {
+        let layer = self.layer;
+        let given = located(|| format!("layer {layer} (`{name}`)"), || run(self));
         self.layer += 1;
         given
     }

@@ -7,6 +7,9 @@ pub enum LayersError {
     /// The list is empty.
     #[error("the model has no layer; add one with `Sequential::then`")]
     Empty,
+    /// The plan has more stages than the list has layers.
+    #[error("the model has {layers} layer(s), but the plan has {stages} stages; choose fewer ranks or chunks")]
+    TooFew { layers: usize, stages: usize },
     /// A layer is repeated 0 times.
     #[error("layer `{name}` is repeated 0 times; leave it out, or repeat it at least once")]
     NoRepetition { name: String },

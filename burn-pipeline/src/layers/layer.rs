@@ -48,7 +48,7 @@ impl<M, I, O> Layer<M, I, O> {
     /// Runs a single layer.
     pub(super) fn run_one(&self, modules: &[M], input: I, carried: &mut Carried) -> Result<O, BoundaryError> {
         match modules {
-            [module] => carried.in_layer(|carried| (self.run)(module, input, carried)),
+            [module] => carried.in_layer(&self.name, |carried| (self.run)(module, input, carried)),
             _ => Err(BoundaryError::Missing { expected: "a layer" }),
         }
     }
@@ -57,7 +57,7 @@ impl<M, I, O> Layer<M, I, O> {
 impl<M, T> Layer<M, T, T> {
     /// Runs a repeated layer.
     pub(super) fn run_each(&self, modules: &[M], input: T, carried: &mut Carried) -> Result<T, BoundaryError> {
-        let run = |value, module| carried.in_layer(|carried| (self.run)(module, value, carried));
+        let run = |value, module| carried.in_layer(&self.name, |carried| (self.run)(module, value, carried));
         modules.iter().try_fold(input, run)
     }
 }

@@ -19,6 +19,13 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// The message without the rank that it begins with, for texts that name the rank already.
+    fn told(&self) -> &str {
+        self.message.strip_prefix(&format!("rank {}: ", self.rank)).unwrap_or(&self.message)
+    }
+}
+
 /// The failure message of a rank whose link is dropped by a panic.
 pub(crate) const PANICKED: &str = "its program panicked outside of a step; look at that rank's own output";
 
@@ -30,11 +37,11 @@ pub(super) const AGREEMENT: &str = "its agreement to go on after a failure";
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LinkError {
     /// Another rank failed.
-    #[error("rank {} failed: {}", .0.rank, .0.message)]
+    #[error("rank {} failed: {}", .0.rank, .0.told())]
     Peer(Failure),
     /// Another rank's call failed, but the link still works: all ranks may go on after
     /// [`Link::recover`](super::Link::recover).
-    #[error("rank {} failed: {}", .0.rank, .0.message)]
+    #[error("rank {} failed: {}", .0.rank, .0.told())]
     Interrupted(Failure),
     /// The deadline passed.
     #[error(

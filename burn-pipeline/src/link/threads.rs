@@ -97,7 +97,12 @@ impl Threads {
     }
 
     /// The end of one rank. Payloads that it receives are moved to `device`.
+    ///
+    /// # Panics
+    /// Panics if there is no such rank.
     pub fn link(&self, rank: usize, device: Device) -> ThreadLink {
+        let ranks = self.shared.doing.len();
+        assert!(rank < ranks, "there is no rank {rank} of {ranks}");
         ThreadLink { shared: self.shared.clone(), rank, device, next_gather: (0, 0) }
     }
 }

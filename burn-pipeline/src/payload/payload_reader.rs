@@ -17,8 +17,7 @@ use std::collections::VecDeque;
 pub enum BoundaryError {
     /// A tensor of another kind or rank.
     #[error(
-        "tensor {index} of the payload is a {got} tensor of rank {got_rank}, \
-         but a {expected} tensor of rank {expected_rank} is expected"
+        "tensor {index} of the payload is {got} of rank {got_rank}, but {expected} of rank {expected_rank} is expected"
     )]
     Mismatch { index: usize, got: TensorKind, got_rank: usize, expected: TensorKind, expected_rank: usize },
     /// A tensor is whole where a piece is expected, or a piece where a whole one is, or cut differently.

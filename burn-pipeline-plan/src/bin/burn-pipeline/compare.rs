@@ -7,9 +7,10 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::{read, write};
+use crate::files::{parse, write};
 use crate::source::{build, zb_auto};
 use crate::values::amount;
+use burn_pipeline_plan::cost::Profile;
 use burn_pipeline_plan::page::{Choice, Choices, Page};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, ZbAuto, all};
 use burn_pipeline_plan::simulate::{SimulateOptions, Simulation, simulate};
@@ -66,7 +67,7 @@ struct Refusal {
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     if let Some(path) = &arguments.costs.profile {
         // Report an unreadable profile once, not for each schedule.
-        burn_pipeline_plan::cost::Profile::from_json(&read(path)?)?;
+        parse(path, Profile::from_json)?;
     }
     let (mut candidates, mut refusals) = (Vec::new(), Vec::new());
     for (name, schedule) in schedules(arguments) {

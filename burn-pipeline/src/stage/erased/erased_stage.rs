@@ -95,7 +95,8 @@ pub(crate) trait ErasedStage: ReplaceModule + StageWeights + Send {
 
 impl<M: Stage> ErasedStage for Typed<M> {
     fn module_type(&self) -> &'static str {
-        std::any::type_name::<M>()
+        // The parameters of a list of layers would fill pages.
+        std::any::type_name::<M>().split('<').next().unwrap_or_default()
     }
 
     fn kinds(&self) -> [Kinds; 2] {

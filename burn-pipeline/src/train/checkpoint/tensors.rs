@@ -10,10 +10,10 @@ use super::error::{CheckpointError, READING};
 use super::manifest::FileEntry;
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors::tensor::{Metadata, TensorInfo};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A tensor to be written.
 pub(super) struct Item<'a> {
@@ -168,8 +168,11 @@ impl<'a> Checked<'a> {
 
 /// A file that was read and verified.
 pub(super) struct Tensors {
-    path: std::path::PathBuf,
+    path: PathBuf,
     buffer: Vec<u8>,
+    /// Where the first tensor begins.
+    begin: usize,
+    header: Metadata,
 }
 
 impl Tensors {
@@ -186,17 +189,22 @@ impl Tensors {
             let what = format!("its checksum is {sum:08x} instead of {:08x}", entry.crc32);
             return Err(CheckpointError::damaged(&path, what));
         }
-        Ok(Self { path, buffer })
+        // The header's length, in eight bytes, comes before it.
+        let read = SafeTensors::read_metadata(&buffer).map_err(|e| CheckpointError::damaged(&path, e));
+        let (begin, header) = read.map(|(length, header)| (size_of::<u64>() + length, header))?;
+        Ok(Self { path, buffer, begin, header })
     }
 
     pub(super) fn take(&self, name: &str) -> Result<TensorData, CheckpointError> {
-        let tensors = SafeTensors::deserialize(&self.buffer).map_err(|e| CheckpointError::damaged(&self.path, e))?;
-        let view = tensors.tensor(name).map_err(|e| CheckpointError::damaged(&self.path, e))?;
-        let dtype = read_as(view.dtype()).ok_or_else(|| CheckpointError::ElementType {
+        let absent = || SafeTensorError::TensorNotFound(name.to_owned());
+        let tensor = self.header.info(name).ok_or_else(|| CheckpointError::damaged(&self.path, absent()))?;
+        let dtype = read_as(tensor.dtype).ok_or_else(|| CheckpointError::ElementType {
             name: name.to_owned(),
-            dtype: format!("{:?}", view.dtype()),
+            dtype: format!("{:?}", tensor.dtype),
         })?;
-        Ok(TensorData::from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), dtype))
+        let (start, end) = tensor.data_offsets;
+        let bytes = self.buffer[self.begin..][start..end].to_vec();
+        Ok(TensorData::from_bytes_vec(bytes, tensor.shape.clone(), dtype))
     }
 }
 

@@ -39,7 +39,11 @@ impl Builder {
         if !self.skips.is_empty() {
             return Err(LayersError::Edges.into());
         }
-        Ok(self.skips_between(source.stages()?))
+        let (layers, stages) = (model.layers(), source.stages()?);
+        if layers < stages {
+            return Err(LayersError::TooFew { layers, stages }.into());
+        }
+        Ok(self.skips_between(stages))
     }
 
     /// The skip edges between this many stages.

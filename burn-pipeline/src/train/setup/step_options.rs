@@ -10,7 +10,7 @@ use burn_pipeline_plan::plan::SkipEdge;
 
 impl Builder {
     /// Clips gradients to this norm, above 0, taken over all ranks; for half precision it is computed in f32. Infinity
-    /// never clips, and only reports the norm.
+    /// never clips, and only reports the norm. A gradient is multiplied by `limit / (norm + 1e-6)`, as in PyTorch.
     pub fn clip_norm(mut self, norm: f64) -> Self {
         self.settings.clip_norm = Some(norm);
         self

@@ -123,9 +123,10 @@ impl Fused {
 
     fn split(&self, found: &Found, source: &Source, changed: &mut Changed) -> Result<(), String> {
         changed.matched.insert(0);
-        let (size, mut start) = (self.parts.iter().map(|(_, size)| size).sum(), 0);
+        // Sizes come from the caller; a sum beyond `usize` fits no tensor either.
+        let (size, mut start) = (self.parts.iter().fold(0, |sum: usize, (_, size)| sum.saturating_add(*size)), 0_usize);
         self.parts.iter().try_for_each(|(part, own)| {
-            let (of, range) = (Box::new(source.clone()), start..start + own);
+            let (of, range) = (Box::new(source.clone()), start..start.saturating_add(*own));
             start = range.end;
             changed.insert(part.filled(found), Source::Part { of, dim: self.dim, range, size })
         })
