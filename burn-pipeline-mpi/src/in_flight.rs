@@ -2,8 +2,8 @@
 //!
 //! MPI's nonblocking calls use memory until they are complete. A borrow cannot express that here: transfers begin
 //! in one turn of the progress thread and end in a later one. So a transfer owns its bytes. It returns them when it
-//! is complete; one without bytes is complete at once. If it is dropped before, it leaks them, because MPI may still write there. This is the only file of
-//! the crate with `unsafe`.
+//! is complete; one without bytes is complete at once. If it is dropped before it is complete, it leaks them, because
+//! MPI may still write there. This is the only file of the crate with `unsafe`.
 
 use burn::tensor::Bytes;
 use mpi::Tag;
@@ -75,7 +75,7 @@ impl InFlight {
         true
     }
 
-    /// Returns its bytes if it is complete.
+    /// Returns its bytes if it is complete; otherwise it is dropped, and they leak.
     pub(crate) fn finish(mut self) -> Option<Bytes> {
         if self.is_complete() { self.bytes.take() } else { None }
     }

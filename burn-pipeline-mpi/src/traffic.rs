@@ -164,8 +164,10 @@ impl Traffic {
     /// Fails the link, since a rank's message cannot be received.
     fn refuse(&mut self, from: usize, source: WireError) {
         let error = LinkError::Wire { rank: self.mailbox.rank, peer: from, source };
-        self.fail(from, &error.to_string());
+        let reason = error.to_string();
+        // First its own waits: what others are told would be reported in place of the cause.
         self.mailbox.break_off(error);
+        self.fail(from, &reason);
     }
 
     /// Records that a rank's bytes cannot be used, and tells all other ranks.

@@ -29,7 +29,6 @@ pub(crate) fn faulty(rendezvous: &Rendezvous, fault: Fault, at: usize) -> Faulty
     let sink = move |from, received| {
         if let Received::Message(frame, bodies) = received {
             inbox.deliver(from, (frame, bodies));
-            inbox.wake();
         }
     };
     let connections = Mesh::connect_at(rendezvous, TIMEOUT).unwrap();

@@ -255,7 +255,8 @@ fn tensor(tensor: &TensorIr) -> Operand {
 }
 
 /// The value that Flex takes for a scalar that it compares with this tensor, or fills it with. It rounds `f64` by the
-/// crate `half`, which ignores the last 32 bits, and so rounds some numbers just above a tie down.
+/// crate `half`, which for `bf16`, and for `f16` on some processors, ignores the last 32 bits, and so rounds some
+/// numbers just above a tie down. So the same functions are called here.
 fn exact(value: ScalarIr, tensor: &TensorIr) -> Operand {
     let ScalarIr::Float(float) = value else { return scalar(value, tensor) };
     Operand::Scalar(match Half::of(tensor) {

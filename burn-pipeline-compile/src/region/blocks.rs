@@ -16,7 +16,8 @@ impl Region {
     /// over them while they are in the cache. All blocks have the same number of rows; see [`Region::takes_blocks`].
     ///
     /// # Safety
-    /// The region takes blocks of the input at index `made`, and `make` writes all of one. The other inputs have the shapes and types of the region's.
+    /// The region takes blocks of the input at index `made`, and `make` writes all of one. The other inputs have the
+    /// shapes and types of the region's.
     pub(crate) unsafe fn run_blocks(
         &self,
         made: usize,

@@ -15,8 +15,8 @@
 //! that is captured for a CubeCL device records each operation as one node, forward and backward, and its replay runs
 //! the kernels. A stage that is captured for another device records the composed operations.
 //!
-//! `backend.rs` has the trait, `autodiff.rs` the backwards. The file of each operation has its public function and its
-//! composition.
+//! `backend.rs` has the trait, `autodiff.rs` the backwards, which `node.rs` runs. The file of each operation has its
+//! public function and its composition.
 
 mod autodiff;
 mod backend;

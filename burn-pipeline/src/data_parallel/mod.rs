@@ -12,7 +12,8 @@
 //!    microbatch, and the position of its loss, depend only on its index in the whole batch. So a gradient is a sum
 //!    over microbatches, whichever replica ran them, and is scaled once at the end, as without replicas.
 //! 3. *Reduction* (`reduction.rs`): `REDUCE_GRAD` starts a reduce-scatter of pieces of the stage's gradients
-//!    (`pieces.rs`), then an all-gather, and the row continues. Missing messages are awaited at the end of the row.
+//!    (`pieces.rs`), and the row continues. Messages are received between actions, and the all-gather follows as
+//!    pieces arrive. Missing messages are awaited at the end of the row.
 //!    Over a link that cannot probe, everything but the first sends happens at the end.
 //! 4. *Sharded parameters* (`sharding.rs`) stop after the first half: each replica keeps its piece of every
 //!    parameter, and steps it with its piece of the gradient. `UNSHARD` sends this replica's piece to all others,

@@ -70,7 +70,7 @@ impl Executor {
     /// [`Rank::recover`](crate::train) restores.
     pub(crate) fn restart(&mut self) {
         // If the members of a group compare their programs, engines record anew: the call may have failed when only
-        // some had compared. The graphs of forwards without a backward are dropped too (`stage/state/abandoned.rs`).
+        // some had compared. The graphs of forwards without a backward are dropped too (`stage/state/leaves.rs`).
         self.stages.values_mut().for_each(|held| held.restart());
         self.group.restart(&mut self.stages);
         self.compared = [false; 2];

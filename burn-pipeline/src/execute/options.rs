@@ -86,7 +86,7 @@ impl Default for Tuning {
 /// after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FusedActions {
-    /// Interleaved on devices that compute asynchronously (all but Flex), in sequence elsewhere.
+    /// Interleaved on CubeCL devices, which compute asynchronously, in sequence elsewhere.
     #[default]
     Auto,
     /// One after the other, in the plan's order.

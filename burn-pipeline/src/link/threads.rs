@@ -12,8 +12,9 @@
 //! 3. `all_gather` fills a table; the last rank wakes the others.
 //! 4. `abort` records the first failure and wakes all ranks. A dropped end is recorded too: messages that its rank
 //!    has sent are still received, and then a wait for it fails.
-//! 5. `interrupt` also records and wakes, until all ranks meet in `recover`, at a table as in a gather: the last rank to
-//!    arrive empties all inboxes and tables and clears the interruption, while the others wait there and send nothing.
+//! 5. `interrupt` also records and wakes, until all ranks meet in `recover`, at a table as in a gather: the last rank
+//!    to arrive empties all inboxes and tables and clears the interruption, while the others wait there and send
+//!    nothing.
 
 use super::error::{AGREEMENT, Failure, LinkError, PANICKED};
 use super::hand_over::one_queue;

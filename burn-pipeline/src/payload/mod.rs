@@ -1,7 +1,7 @@
 //! What crosses a stage's boundary, and what is known about it beforehand.
 //!
 //! Reading order: `any_tensor` (a tensor of any rank and kind), `host_value` (a plain number or string),
-//! `parts` (the flat list that travels), `cut_over` (the mark of a piece), `tensor_spec` (a tensor's kind,
+//! `parts` (the flat list that travels), `cut_over` (the mark of a piece), `tensor_spec` (a tensor's
 //! element type and sizes), `payload_reader` (reads values from a payload's front), `values` (a user's types as
 //! payloads), `skip` (values that go past the next stage), `payload_spec` (what is expected of a payload),
 //! `kinds` (comparing types before anything runs), `metadata` (the specs of a stage's boundary), `unwritten`

@@ -170,7 +170,8 @@ impl TensorGroup {
 
     /// Ends a collective that was begun with the same tensor: receives what the others sent.
     fn wait(&self, collective: Collective, own: AnyTensor) -> AnyTensor {
-        let (size, me, what) = (self.size(), self.member(), described(collective, &own));
+        let (size, me) = (self.size(), self.member());
+        let what = if self.by_link { String::new() } else { described(collective, &own) };
         let part = match collective {
             Collective::ReduceScatter { axis } | Collective::AllToAll { axis } | Collective::OwnPiece { axis } => {
                 piece(&own, axis, me, size)

@@ -28,7 +28,8 @@ const ROW_END: &str = "the end of its row";
 
 impl TensorGroup {
     /// Sends each other member the tensor for it, if there is one, without waiting. `what` is the collective, with
-    /// shape and element type of this member's tensor.
+    /// shape and element type of this member's tensor. `tensor_for` runs while the link is locked, so it must not use
+    /// the group.
     ///
     /// # Panics
     /// Unwinds with a [`LinkError`] if another rank failed.

@@ -172,7 +172,7 @@ fn join(rendezvous: &Rendezvous, deadline: Instant) -> Result<Connections, TcpEr
     all.connect(connections, listener, deadline)
 }
 
-/// Reads rank 0's reply: the job's random bytes, and the addresses of each rank but rank 0.
+/// Reads rank 0's reply: the job's random bytes, and the addresses by rank, none for rank 0.
 pub(super) fn table(welcome: Welcome, ranks: usize) -> Result<(Nonce, Vec<Vec<Address>>), TcpError> {
     let (job, addresses) = welcome.map_err(|reason| TcpError::Refused(printable(&reason)))?;
     if addresses.len() + 1 != ranks {

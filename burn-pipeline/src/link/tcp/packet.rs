@@ -53,7 +53,8 @@ fn write(out: &mut impl Write, packet: Packet) -> Result<(), Error> {
     bodies.iter().try_for_each(|body| out.write_all(body))
 }
 
-/// The body of a writing thread; runs until it has written [`Envelope::Close`], or the connection ends.
+/// The body of a writing thread; runs until it has written [`Envelope::Close`], the connection ends, or all senders are
+/// gone.
 pub(super) fn write_all(stream: TcpStream, packets: &Receiver<Packet>) {
     let mut out = BufWriter::with_capacity(1 << 16, &stream);
     while let Ok(first) = packets.recv() {

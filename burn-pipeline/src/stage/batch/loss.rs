@@ -129,7 +129,7 @@ impl From<Tensor<1>> for Loss {
     }
 }
 
-/// One microbatch's loss as the executor receives it.
+/// One microbatch's loss. The stage's function gives it under autodiff; the executor gets it without (`inner`).
 #[derive(Clone, Debug)]
 pub(crate) struct LossPart {
     pub value: AnyTensor,

@@ -57,7 +57,7 @@ impl ForwardCall {
     }
 }
 
-/// What a training forward gives.
+/// What a training forward gives: the stage's function under autodiff, an engine without (`inner`).
 #[derive(Clone, Debug)]
 pub(crate) enum ForwardOutput {
     /// The outputs, for the next stage.

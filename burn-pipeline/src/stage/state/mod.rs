@@ -1,7 +1,8 @@
 //! What a stage keeps from step to step: its parameters by name, the sums of their gradients, its optimizer's state.
 //!
 //! Reading order: `each` (goes through parameters and buffers), [`named`] (these with their paths), [`names`] (their
-//! names in the whole model), [`leaves`] (which of them are trained), [`weights`] (values, taken out and put back),
+//! names in the whole model), [`leaves`] (which of them are trained; frees graphs that a failure has left), [`weights`]
+//! (values, taken out and put back),
 //! [`forward_state`] (what forwards can change), [`masters`] (values in f32, of which the module has rounded copies),
 //! [`gradients`] (sums over microbatches), [`in_model`] (a step, by names in the model), [`optimizer`] (its state, by
 //! parameter), [`by_element`] (whether the optimizer can step shards), [`made_up`] (whether it equals that of other

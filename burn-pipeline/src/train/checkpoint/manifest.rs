@@ -122,8 +122,13 @@ impl Order {
     pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(MANIFEST);
         let text = std::fs::read(&path).map_err(CheckpointError::io(READING, &path))?;
-        let sealed: Sealed<Self> = serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e))?;
-        Ok(sealed.checkpoint)
+        /// What is read of the file: not the checksum, so that a damaged one leaves the checkpoint its place.
+        #[derive(Deserialize)]
+        struct Placed {
+            checkpoint: Order,
+        }
+        let placed: Placed = serde_json::from_slice(&text).map_err(|e| CheckpointError::damaged(&path, e))?;
+        Ok(placed.checkpoint)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Guarantees: it is sent to no other rank, and ranks cannot deadlock.
 //!
 //! 1. The rank of a route's last stage has the outputs; with data-parallel replicas, each has those of its part. The
-//!    rank of a stage has the stage's gradients of the batch. All ranks gather which rank has what, and which ranks
+//!    rank of a stage has the stage's gradients of the batch, and its weights. All ranks gather which rank has what, and which ranks
 //!    want it.
 //! 2. All go through the stages and microbatches in the same order: the rank that has a payload sends it to each rank
 //!    that wants it, in turn. So both ends of every pair use the same order.
@@ -15,7 +15,7 @@ use crate::payload::Payload;
 use burn_pipeline_plan::plan::StageId;
 use std::collections::BTreeMap;
 
-/// What a rank computed, by the stage and the microbatch.
+/// What a rank computed or holds, by the stage and the microbatch; weights are of microbatch 0.
 type Computed = Vec<((StageId, usize), Payload)>;
 
 /// Takes the outputs of this rank, by microbatch. Returns those of all ranks if this one wants them, otherwise none.

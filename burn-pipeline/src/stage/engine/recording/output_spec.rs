@@ -26,7 +26,7 @@ impl OutputSpec {
     /// Builds what the training forward returns from the program's results.
     ///
     /// # Errors
-    /// Returns [`StageError::NoLoss`] if there is no result for the loss.
+    /// Returns [`StageError::NoLoss`] if the results are not those of a loss.
     pub(in crate::stage::engine) fn forward_output(
         &self,
         outputs: Vec<DispatchTensor>,
