@@ -42,9 +42,9 @@ pub(crate) struct Sum<'a> {
 /// any more. A buffer is written before it is read. Sums have the rows in `rows`, hold numbers, and overlap no
 /// buffer.
 pub(crate) unsafe fn run(code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]) {
-    // SAFETY: guaranteed by the caller.
-    vectorized!(|FMA, code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]| unsafe {
-        instructions::<FMA>(code, tile, sums)
+    vectorized!(|FMA, code: &[Instruction], tile: Tile<'_>, sums: &[Sum<'_>]| {
+        // SAFETY: guaranteed by the caller of `run`.
+        unsafe { instructions::<FMA>(code, tile, sums) }
     });
 }
 

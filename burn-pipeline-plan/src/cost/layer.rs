@@ -47,7 +47,7 @@ impl Peaks {
 /// assert_eq!((layer.parameters, layer.parameter_bytes()), (1_000, 2_000));
 /// assert_eq!(layer.seconds(), 0.006);
 /// ```
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
     /// The kind: one ASCII letter, chosen by the model's author. Case matters.
@@ -106,7 +106,24 @@ pub struct Layer {
 impl Layer {
     /// A layer of this kind with all costs zero.
     pub fn new(kind: char) -> Self {
-        Self { kind, ..Self::default() }
+        Self {
+            kind,
+            parameters: 0,
+            bytes: BTreeMap::new(),
+            flops: 0.0,
+            forward: 0.0,
+            input: 0.0,
+            weight: 0.0,
+            backward: None,
+            overlap: None,
+            activation_bytes: 0.0,
+            freed_at_input_bytes: 0.0,
+            recomputed_bytes: 0.0,
+            peaks: Peaks::default(),
+            output_bytes: 0.0,
+            skip_bytes: 0.0,
+            summed_bytes: None,
+        }
     }
 
     /// The same layer with this many more parameters, of one element type.

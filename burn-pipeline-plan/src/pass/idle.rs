@@ -110,6 +110,6 @@ impl Steps<'_> {
         let needs = self.plan.input_of(task.of_microbatch()?)?;
         let split = needs.with(needs.stage(), Op::BackwardInput);
         let has = |task: MicrobatchTask| self.computed.contains(&task.into());
-        (!has(needs) && !(needs.op() == Op::Backward && has(split))).then_some(needs.into())
+        (!has(needs) && (needs.op() != Op::Backward || !has(split))).then_some(needs.into())
     }
 }

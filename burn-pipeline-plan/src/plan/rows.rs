@@ -230,7 +230,11 @@ impl Plan {
         let written = if self.trains_alone(task.stage()) { Op::BackwardWeight } else { Op::BackwardInput };
         let split = split.map(|backward| Task::from(backward.with(backward.stage(), written)));
         let rank = self.placement().rank_of(task.stage());
-        split.filter(|split| self.tasks(rank).any(|task| task == *split)).unwrap_or(task)
+        let has = |wanted: Task| self.tasks(rank).any(|task| task == wanted);
+        // Without its `I`, a lone `W` shows the split as well.
+        let weight = task.of_microbatch().map(|task| Task::from(task.with(task.stage(), Op::BackwardWeight)));
+        let is_split = |split: &Task| has(*split) || (!has(task) && weight.is_some_and(has));
+        split.filter(is_split).unwrap_or(task)
     }
 
     /// Returns true if any task of the plan satisfies the test.

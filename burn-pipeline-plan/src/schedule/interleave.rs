@@ -75,7 +75,8 @@ impl Groups {
     /// The virtual table: (microbatch, chunk), group by group, chunk by chunk.
     pub(super) fn table(self, chunks: usize) -> Vec<(usize, usize)> {
         let sizes = [self.head, self.tail].into_iter().flat_map(|(count, size)| std::iter::repeat_n(size, count));
-        let (mut table, mut begin) = (Vec::new(), 0);
+        let microbatches: usize = [self.head, self.tail].iter().map(|(count, size)| count * size).sum();
+        let (mut table, mut begin) = (Vec::with_capacity(microbatches * chunks), 0);
         for size in sizes {
             table.extend((0..chunks).flat_map(|chunk| (begin..begin + size).map(move |m| (m, chunk))));
             begin += size;

@@ -145,6 +145,8 @@ fn a_task_that_no_rank_runs_is_named() {
         assert_eq!((waiting.on, waiting.needs.to_string()), (1, "1B1".into()));
         assert!(error.to_string().contains("which rank 1 never runs; insert 1B1 there"), "{error}");
     }
+    let split = Plan::from_csv("test", "0F0,0I0,0W0\n1F0,1W0\n").unwrap().with_transfers().unwrap_err();
+    assert!(split.to_string().ends_with("insert 1I0 there"), "{split}");
 }
 
 #[test]

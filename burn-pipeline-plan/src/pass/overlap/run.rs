@@ -89,7 +89,11 @@ impl Plan {
             return Err(PassError::OverlapVocabulary);
         }
         let mut judge = Judge::new(self, profile, options)?;
-        let _ = placings.iter().find(|placing| judge.admit(self.with_waits(placing), ROUNDING).is_ok());
+        for placing in placings {
+            if judge.admit(self.with_waits(placing), ROUNDING).is_ok() {
+                break;
+            }
+        }
         let reports = passes.iter().map(|&pass| judge.run(pass)).collect::<Result<_, _>>()?;
         Ok(Overlapped { plan: judge.plan, reports })
     }

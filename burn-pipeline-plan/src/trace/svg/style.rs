@@ -4,7 +4,7 @@ use crate::plan::Task;
 use crate::trace::event::Track;
 use crate::trace::kind::is_compute;
 
-/// Distances in pixels, and the font.
+// Distances in pixels, and the font.
 pub(super) const LEFT: f64 = 58.0;
 pub(super) const RIGHT: f64 = 14.0;
 pub(super) const TITLE: f64 = 30.0;

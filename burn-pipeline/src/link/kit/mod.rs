@@ -8,8 +8,8 @@
 //!    length of [`Envelope::write`], its bytes, then the tensors.
 //! 3. A second thread for each connection reads. For [`Envelope::Message`] it reads the [`Frame`], receives the
 //!    tensors into [`Frame::buffers`], and puts both into the mailbox ([`Mailbox::deliver`]). It gives every other
-//!    envelope to [`Mailbox::handle`], and sends the reply if there is one. After [`Envelope::Close`], which goes to
-//!    `handle` too, the thread ends.
+//!    envelope to [`Mailbox::handle`], and sends the reply if there is one. What [`Mailbox::fail`] returns goes to all
+//!    other ranks. After [`Envelope::Close`], which goes to `handle` too, the thread ends.
 //! 4. A connection that ends without [`Envelope::Close`] is a failure of that rank: call
 //!    [`abort`](super::Monitor::abort) on the [`Peers`]. All waits then end with an error, on every rank.
 //! 5. Run the [conformance suite](super::conformance) with two, three and five ranks.
