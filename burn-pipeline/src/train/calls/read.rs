@@ -21,8 +21,8 @@ impl Pipeline {
     /// Returns how each stage's forward and backward run, and why, in model order. Whether a stage can be captured is
     /// known only after it has run. When ranks are processes, it returns this process's stages.
     ///
-    /// Print [`EngineReport::captured`] and [`EngineReport::reason`]. `{:?}` of a report has the number of programs; print
-    /// a program for its operations.
+    /// Print [`EngineReport::captured`] and [`EngineReport::reason`]. `{:?}` of a report has the number of programs;
+    /// print a program for its operations.
     ///
     /// # Errors
     /// Same as [`Pipeline::step`].

@@ -120,8 +120,8 @@ fn whole_numbers(data: &TensorData) -> Box<dyn Iterator<Item = i128> + '_> {
     }
 }
 
-/// Widens the optimizer state of a parameter that was saved with another type. Refuses to round it: the next steps would
-/// not follow from what was saved.
+/// Widens the optimizer state of a parameter that was saved with another type. Refuses to round it: the next steps
+/// would not follow from what was saved.
 fn widen(name: &str, state: &mut ParameterState, own: DType) -> Result<(), String> {
     for (field, value) in state {
         let StateValue::Tensor(data) = value else { continue };

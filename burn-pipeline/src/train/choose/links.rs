@@ -1,8 +1,8 @@
 //! Measures links by sending messages back and forth between ranks that are neighbours in some route.
 //!
-//! All ranks go through the same list of pairs, in the same order, and skip pairs that they are not part of. The latency
-//! is half the median round trip of a small message; the additional time of a large one gives the bandwidth. The device
-//! is synchronised, so that copies between devices are included.
+//! All ranks go through the same list of pairs, in the same order, and skip pairs that they are not part of. The
+//! latency is half the median round trip of a small message; the additional time of a large one gives the bandwidth.
+//! The device is synchronised, so that copies between devices are included.
 
 use super::profile::median;
 use crate::execute::ExecuteError;

@@ -51,9 +51,10 @@ impl Builder {
     ///
     /// Element-wise operations, softmax, norms and their backwards run fused, tile by tile in cache, and a softmax or
     /// layer norm saves one or two tensors fewer for the backward. Each operation's rounding differs from the plain
-    /// loop's by a few units in the last place, alike under every schedule, and under every cut that splits no softmax or
-    /// norm and leaves the same layers captured (see the guide, [`numbers`](crate::_guide::numbers)). Evaluation, and a stage that cannot be captured, run as in the plain loop.
-    /// [`Pipeline::engines`](crate::Pipeline::engines) reports what was compiled, and why the rest was not.
+    /// loop's by a few units in the last place, alike under every schedule, and under every cut that splits no softmax
+    /// or norm and leaves the same layers captured (see the guide, [`numbers`](crate::_guide::numbers)). Evaluation,
+    /// and a stage that cannot be captured, run as in the plain loop. [`Pipeline::engines`](crate::Pipeline::engines)
+    /// reports what was compiled, and why the rest was not.
     pub fn compile(mut self, compile: bool) -> Self {
         self.compile = compile;
         self
@@ -68,9 +69,8 @@ impl Builder {
     /// which halves its memory without further rounding. Matmuls have the same bits on all processors with AVX-512,
     /// unless partial sums are subnormal (below 2⁻¹²⁶).
     ///
-    /// Evaluation, and a stage that cannot be captured, do not round. Building fails on other processors and devices. The
-    /// guide's chapter
-    /// [`numbers`](crate::_guide::numbers) lists what is refused beside it.
+    /// Evaluation, and a stage that cannot be captured, do not round. Building fails on other processors and devices.
+    /// The guide's chapter [`numbers`](crate::_guide::numbers) lists what is refused beside it.
     pub fn bf16_matmuls(mut self, rounded: bool) -> Self {
         self.bf16_matmuls = rounded;
         self

@@ -3,8 +3,8 @@
 //! Guarantees: it is sent to no other rank, and ranks cannot deadlock.
 //!
 //! 1. The rank of a route's last stage has the outputs; with data-parallel replicas, each has those of its part. The
-//!    rank of a stage has the stage's gradients of the batch, and its weights. All ranks gather which rank has what, and which ranks
-//!    want it.
+//!    rank of a stage has the stage's gradients of the batch, and its weights. All ranks gather which rank has what,
+//!    and which ranks want it.
 //! 2. All go through the stages and microbatches in the same order: the rank that has a payload sends it to each rank
 //!    that wants it, in turn. So both ends of every pair use the same order.
 

@@ -96,7 +96,8 @@ impl Export {
 
     /// Undoes, after the adapter, the rules with which weights were loaded: names, fused tensors, and the order of
     /// rotary rows are those of the other program again. A name gets the first one of the table that
-    /// [`Pretrained::rename`] would turn into it. Tensors that were ignored are not written.
+    /// [`Pretrained::rename`] would turn into it. Tensors that were ignored are not written. If ranks are processes,
+    /// the parts of a fused tensor must be in one stage; otherwise the export is refused.
     pub fn like(mut self, weights: &Pretrained) -> Self {
         self.rules = weights.rules.reversed();
         self.like = Some(weights.clone());

@@ -26,7 +26,8 @@ proptest! {
         history in history(), keep in 1usize..5,
     ) {
         let root = tempdir().unwrap();
-        let (all, kept) = (Checkpoints::new(root.path().join("all")), Checkpoints::new(root.path().join("kept")).keep(keep));
+        let all = Checkpoints::new(root.path().join("all"));
+        let kept = Checkpoints::new(root.path().join("kept")).keep(keep);
         let (mut first, mut second) = (Branch::default(), Branch::default());
         // Each checkpoint with its steps and the one that it follows.
         let mut known: Vec<(PathBuf, u64, Option<usize>)> = Vec::new();

@@ -28,8 +28,8 @@ pub(in crate::train::checkpoint) fn is_of_embedding(weight: &NamedWeight) -> boo
     is_adapter(&weight.path) && weight.containers.iter().rev().nth(2).is_some_and(|layer| layer == "Struct:Embedding")
 }
 
-/// The name in Burn of what PEFT stores, or the reverse; `None` if it is not the name of an adapter. PEFT's files cannot
-/// hold every adapter.
+/// The name in Burn of what PEFT stores, or the reverse; `None` if it is not the name of an adapter. PEFT's files
+/// cannot hold every adapter.
 pub(super) fn renamed(name: &str, to_burn: bool) -> Result<Option<String>, String> {
     if to_burn {
         let in_burn = |(burn, peft, of_embedding): &(&str, &str, &str)| {
