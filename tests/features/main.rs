@@ -173,10 +173,8 @@ fn drawn(random: &mut Random, refused: &BTreeMap<(String, String), String>) -> V
 
 /// The features without which the run would not fail.
 fn shrunk(mut set: Vec<Feature>) -> Vec<Feature> {
-    let fails = |set: &[Feature]| {
-        let run = all(set).unwrap();
-        !look(&run).is_ok_and(|distance| distance <= run.tolerance())
-    };
+    let fails =
+        |set: &[Feature]| all(set).is_some_and(|run| !look(&run).is_ok_and(|distance| distance <= run.tolerance()));
     for place in (0..set.len()).rev() {
         let fewer = [&set[..place], &set[place + 1..]].concat();
         if fails(&fewer) {

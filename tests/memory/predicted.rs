@@ -73,19 +73,20 @@ fn peaks(schedule: &str, engine: Engine, half: Option<Precision>) -> [(f64, f64)
 }
 
 #[test]
-fn the_peak_of_each_rank_is_at_most_a_tenth_above_and_an_eighth_below_its_prediction_for_every_engine() {
+fn the_peak_of_each_rank_is_predicted_within_a_tenth_for_every_engine() {
     let _turn = turn();
     for engine in [Engine::Eager, Engine::Captured, Engine::Compiled, Engine::Recomputed] {
         let mut all = Vec::new();
         for schedule in ["GPipe", "1F1B", "ZBVZeroBubble", "DualPipe", "Chimera"] {
             for (rank, (predicted, measured)) in peaks(schedule, engine, None).into_iter().enumerate() {
                 let ratio = predicted / measured;
+                // The one case beyond a tenth: 1.08 to 1.10, by the run.
+                let most = if (engine, schedule) == (Engine::Compiled, "ZBVZeroBubble") { 1.125 } else { 1.1 };
                 println!(
                     "{engine:?}, {schedule}, rank {rank}: {predicted:.0} predicted, {measured:.0} bytes, {ratio:.3}"
                 );
                 assert!(
-                    // Compiled stages of ZBVZeroBubble are predicted 9 % too high.
-                    (0.9..=1.125).contains(&ratio),
+                    (0.9..=most).contains(&ratio),
                     "{engine:?}, {schedule}, rank {rank}: {predicted} for {measured}"
                 );
                 all.push((predicted, measured));
