@@ -7,6 +7,7 @@ mod arithmetic;
 #[path = "../nccl/stand_in/library/broken.rs"]
 #[allow(unreachable_pub, reason = "the mock's own visibility")]
 mod broken;
+mod comparisons;
 mod conversions;
 mod flow;
 mod lanes;

@@ -1,7 +1,7 @@
 //! Loads, stores, vectors, variables, atomic changes, and barriers.
 
 use crate::ptx::{Blocks, run};
-use crate::{equals, equals32, launch, threads};
+use crate::{equals, equals32, launch, operands, threads};
 
 #[test]
 fn elements_are_extended_as_their_types_say() {
@@ -11,10 +11,98 @@ fn elements_are_extended_as_their_types_say() {
 }
 
 #[test]
-fn vectors() {
-    let operands: Vec<[u64; 3]> = (0..32).map(|lane| [lane, lane + 100, lane * lane]).collect();
-    let got = threads("ld.global.v2.b32 {%r4, %r5}, [%rd12+8];\nmov.b64 %rd9, {%r5, %r4};", &operands);
-    assert_eq!(got, operands.iter().map(|[_, b, _]| b << 32).collect::<Vec<_>>());
+fn parameters_are_read_in_parts() {
+    let whole = |body: &str| threads(&format!("{body}\nsub.s64 %rd9, %rd4, %rd10;"), &operands());
+    let parts = [
+        "ld.param.v2.b32 {%r4, %r5}, [k_0];\nmov.b64 %rd4, {%r4, %r5};".to_owned(),
+        bytes_of_parameter(16, |place| format!("ld.param.b16 %rs4, [k_0+{place}];\ncvt.u64.u16 %rd5, %rs4;")),
+        bytes_of_parameter(8, |place| format!("ld.param.b8 %rs4, [k_0+{place}];\ncvt.u64.u16 %rd5, %rs4;")),
+        bytes_of_parameter(16, |place| {
+            format!(
+                "ld.param.v2.b8 {{%rs4, %rs5}}, [k_0+{place}];\nshl.b16 %rs5, %rs5, 8;\nor.b16 %rs4, %rs4, %rs5;\n\
+                     cvt.u64.u16 %rd5, %rs4;"
+            )
+        }),
+    ];
+    for body in parts {
+        assert!(whole(&body).iter().all(|difference| *difference == 0), "{body}");
+    }
+}
+
+/// Puts the first parameter together in `%rd4`, from parts that `load` loads into `%rd5`, given their places in bytes.
+fn bytes_of_parameter(bits: usize, load: impl Fn(usize) -> String) -> String {
+    let part = |place: usize| format!("{}\nshl.b64 %rd4, %rd4, {bits};\nor.b64 %rd4, %rd4, %rd5;\n", load(place / 8));
+    let parts: String = (0..64).step_by(bits).rev().map(part).collect();
+    format!("mov.b64 %rd4, 0;\n{parts}")
+}
+
+/// Runs 32 threads. Each loads from its 16 bytes of one block of memory and stores to those of another one. In `load`
+/// and `store`, `%rd1` and `%rd2` are the addresses, `%rd3` that of 16 bytes of its own in shared memory.
+fn copied(load: &str, store: &str) -> Vec<u8> {
+    let text = format!(
+        ".version 8.7\n.target sm_75\n.address_size 64\n.shared .align 16 .b8 common[512];\n\
+         .visible .entry copy(.param .u64 copy_0, .param .u64 copy_1)\n.reqntid 32, 1, 1\n{{\n.reg .b16 %rs<9>;\n\
+         .reg .b32 %r<9>;\n.reg .b64 %rd<20>;\nld.param.u64 %rd1, [copy_0];\nld.param.u64 %rd2, [copy_1];\n\
+         mov.u32 %r8, %tid.x;\nmad.wide.u32 %rd1, %r8, 16, %rd1;\nmad.wide.u32 %rd2, %r8, 16, %rd2;\n\
+         mov.b64 %rd3, common;\nmad.wide.u32 %rd3, %r8, 16, %rd3;\n{load}\n{store}\nret;\n}}\n"
+    );
+    let (from, mut to) = (sources(), vec![0_u128; 32]);
+    let params = [from.as_ptr() as u64, to.as_mut_ptr() as u64];
+    let mut blocks = params.map(|start| start..start + 512).to_vec();
+    blocks.sort_by_key(|block| block.start);
+    run(&launch(&text, &params, 1, Blocks(blocks)));
+    to.into_iter().flat_map(u128::to_le_bytes).collect()
+}
+
+/// 16 bytes for each thread, all different.
+fn sources() -> Vec<u128> {
+    let bytes =
+        |thread: u8| std::array::from_fn(|place| (thread * 7).wrapping_add((place as u8).wrapping_mul(37)) ^ 0x5A);
+    (0..32).map(|thread| u128::from_le_bytes(bytes(thread))).collect()
+}
+
+/// The instruction for each part of a vector, or the one for all of it.
+fn accesses(name: &str, address: &str, [bits, count]: [usize; 2], whole: bool) -> String {
+    let class = ["%rs", "%rs", "%r", "%rd1"][bits.ilog2() as usize - 3];
+    let registers: Vec<String> = (0..count).map(|part| format!("{class}{part}")).collect();
+    let one = |place: usize, kind: &str, value: &str| match name.starts_with("ld") {
+        true => format!("{name}{kind}.b{bits} {value}, [{address}+{place}];\n"),
+        false => format!("{name}{kind}.b{bits} [{address}+{place}], {value};\n"),
+    };
+    if whole && count > 1 {
+        return one(0, &format!(".v{count}"), &format!("{{{}}}", registers.join(", ")));
+    }
+    registers.iter().enumerate().map(|(part, register)| one(part * bits / 8, "", register)).collect()
+}
+
+/// A vector is loaded whole and stored in parts, and loaded in parts and stored whole.
+#[test]
+fn vectors_are_the_parts_that_follow_each_other_in_every_memory() {
+    let through = |load: &str| format!("{}{load}", copy("ld.global", "%rd1", "st.shared", "%rd3"));
+    let back = |store: &str| {
+        let zeros = "mov.b64 %rd4, 0;\nst.shared.b64 [%rd3], %rd4;\nst.shared.b64 [%rd3+8], %rd4;\n";
+        format!("{zeros}{store}{}", copy("ld.shared", "%rd3", "st.global", "%rd2"))
+    };
+    for size in [[8, 1], [8, 2], [8, 4], [16, 1], [16, 2], [16, 4], [32, 1], [32, 2], [32, 4], [64, 1], [64, 2]] {
+        for whole in [true, false] {
+            let load = |name: &str, address: &str| accesses(name, address, size, whole);
+            let loads = [load("ld.global", "%rd1"), load("ld.global.nc", "%rd1"), through(&load("ld.shared", "%rd3"))];
+            let store = |name: &str, address: &str| accesses(name, address, size, !whole);
+            let stores = [store("st.global", "%rd2"), back(&store("st.shared", "%rd3"))];
+            let bytes = size[0] * size[1] / 8;
+            let first = |all: u128| if bytes == 16 { all } else { all & ((1 << (8 * bytes)) - 1) };
+            let expected: Vec<u8> = sources().into_iter().flat_map(|all| first(all).to_le_bytes()).collect();
+            for (load, store) in loads.iter().flat_map(|load| stores.iter().map(move |store| (load, store))) {
+                assert_eq!(copied(load, store), expected, "{load}\n{store}");
+            }
+        }
+    }
+}
+
+/// Copies 16 bytes.
+fn copy(load: &str, from: &str, store: &str, to: &str) -> String {
+    let one = |place| format!("{load}.b64 %rd5, [{from}+{place}];\n{store}.b64 [{to}+{place}], %rd5;\n");
+    format!("{}{}", one(0), one(8))
 }
 
 #[test]
@@ -33,6 +121,35 @@ fn atomic_changes_return_what_was_there() {
              atom.{change}.{kind} %r4, [%rd5], 3;\nld.b32 %r5, [%rd5];\nmov.b64 %rd9, {{%r4, %r5}};"
         );
         equals(&body, |_, _, _| 10 | after << 32);
+    }
+}
+
+/// Every thread adds 3 to the first thread's place, and stores what was there.
+#[test]
+fn atomic_sums_of_all_threads_lose_nothing() {
+    let values = [
+        ("u32", "%r", 3),
+        ("f32", "%r", u64::from(3_f32.to_bits())),
+        ("u64", "%rd", 3),
+        ("f64", "%rd", 3_f64.to_bits()),
+    ];
+    for (kind, class, value) in values {
+        let bits = &kind[1..];
+        let add = format!(
+            "ld.param.u64 %rd4, [copy_1];\nmov.b{bits} {class}5, {value};\natom.global.add.{kind} {class}6, [%rd4], {class}5;"
+        );
+        let got = copied(&add, &format!("st.global.b{bits} [%rd2+8], {class}6;"));
+        let number = |place: usize| {
+            let bits = u64::from_le_bytes(got[place..place + 8].try_into().unwrap());
+            match kind {
+                "f32" => f64::from(f32::from_bits(bits as u32)),
+                "f64" => f64::from_bits(bits),
+                _ => bits as f64,
+            }
+        };
+        let mut before: Vec<f64> = (0..32).map(|thread| number(thread * 16 + 8)).collect();
+        before.sort_by(f64::total_cmp);
+        assert_eq!((number(0), before), (96.0, (0..32).map(|count| f64::from(3 * count)).collect()), "{kind}");
     }
 }
 

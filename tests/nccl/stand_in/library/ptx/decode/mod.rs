@@ -5,6 +5,7 @@ mod control;
 mod memory;
 mod moves;
 mod opcode;
+mod record;
 
 use super::code::{ALWAYS, Class, Inst, NEVER, Op, Slot, Width};
 use super::flow::meets;
@@ -12,6 +13,7 @@ use super::names::{Names, Register, constant};
 use super::text::{Statement, split};
 use crate::broken::broken;
 use opcode::Opcode;
+use record::record;
 use std::collections::HashMap;
 
 /// The instructions of a kernel.
@@ -57,6 +59,7 @@ pub(super) fn decode<'a>(statements: &'a [Statement<'a>], names: &'a mut Names) 
         }
         decoder.statement(statement);
     }
+    record(statements);
     decoder.finish()
 }
 
