@@ -15,9 +15,9 @@ gather() {
 }
 
 # Packs all programs into one archive. Most of each is LLVM and Burn, the same in all of them: a dictionary that
-# holds several programs makes the second and later ones small. Needs 6 GB of memory here, and 600 MB there.
+# holds several programs makes the second and later ones small. Needs 8 GB of memory here, and 800 MB there.
 pack() {
-    tar -C "$folder/programs" -c . | xz -T1 --lzma2=preset=1,dict=512MiB >"$folder/programs.tar.xz" || return
+    tar -C "$folder/programs" -c . | xz -T1 --lzma2=preset=6,dict=768MiB >"$folder/programs.tar.xz" || return
     rm -r "$folder/programs"
 }
 

@@ -13,11 +13,14 @@
 #
 # For a machine without cargo (`bundle.sh`):
 #
-#   benches/gpu.sh --bundle FOLDER step   builds what these sections (or all) need for CUDA, into one folder
+#   benches/gpu.sh --bundle FOLDER step   builds what these sections need for CUDA, into one folder. Without names:
+#                                         all sections but `suites` and `fused`, which need programs of their own, as
+#                                         large as all others. A second folder holds them: --bundle FOLDER suites fused
 #   FOLDER/gpu.sh [--within SECONDS]      on the other machine: each section into FOLDER/results/NAME.md, the most
 #                                         important first; repeated calls continue where the last one was cut off
 #
-# There it needs bash, xz, the driver and, for NCCL and the comparison, a Python with PyTorch.
+# There it needs bash, xz, the driver and, for NCCL and the comparison, a Python with PyTorch. `QUICK=1` makes all
+# sizes of benches small, for the mock libraries of `tests/nccl` (`STAND_IN_ROOMS`).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 if [ -e "$here/programs.tar.xz" ]; then cd "$here" || exit 1; else cd "$here/.." || exit 1; fi
@@ -69,7 +72,11 @@ suite() {
 }
 
 section() {
-    local flags part streams gpu count rounds=(${ROUNDS:+--rounds "$ROUNDS"})
+    local flags part streams gpu count rounds=(${ROUNDS:+--rounds "$ROUNDS"}) experts=()
+    if [ -n "${QUICK:-}" ]; then
+        rounds=(--rounds 1 --layers 4 --width 8 --seq 8 --samples 4)
+        experts=(--rounds 1 --tokens 16 --experts 4 --d-model 8 --d-hidden 8 --layers 2)
+    fi
     prefix=""
     flags "$device"
     case $1 in
@@ -108,7 +115,7 @@ section() {
             STREAMS=$streams RUNS=${RUNS:-1} suite test cube queues::ranks_that_share --nocapture
         done
         ;;
-    moe) suite bench moe ;;
+    moe) suite bench moe "${experts[@]}" ;;
     fused)
         fuse
         CUBECL_AUTOTUNE_LEVEL=minimal suite test cube --test-threads 1 training:: queues:: release:: seam:: moe::
@@ -153,6 +160,7 @@ done
 if [ -z "$device" ]; then if [ "$(gpus)" -gt 0 ]; then device=cuda; else device=wgpu; fi; fi
 if [ ${#wanted[@]} -eq 0 ]; then
     mapfile -t wanted < <(if [ -e sections ]; then cat sections; else sections | cut -d ' ' -f 1; fi)
+    if [ -n "$folder" ]; then mapfile -t wanted < <(printf '%s\n' "${wanted[@]}" | grep -vxE 'suites|fused'); fi
 fi
 if [ -n "$folder" ]; then bundle; exit; fi
 if [ -e programs.tar.xz ]; then
