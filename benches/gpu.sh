@@ -14,13 +14,14 @@
 # For a machine without cargo (`bundle.sh`):
 #
 #   benches/gpu.sh --bundle FOLDER step   builds what these sections need for CUDA, into one folder. Without names:
-#                                         all sections but `suites` and `fused`, which need programs of their own, as
-#                                         large as all others. A second folder holds them: --bundle FOLDER suites fused
+#                                         all sections but `suites` and `fused`, whose own programs are as large as all
+#                                         others together; each of the two fits into a folder of its own
 #   FOLDER/gpu.sh [--within SECONDS]      on the other machine: each section into FOLDER/results/NAME.md, the most
 #                                         important first; repeated calls continue where the last one was cut off
 #
-# There it needs bash, xz, the driver and, for NCCL and the comparison, a Python with PyTorch. `QUICK=1` makes all
-# sizes of benches small, for the mock libraries of `tests/nccl` (`STAND_IN_ROOMS`).
+# There it needs bash, xz, the driver and, for NCCL and the comparison, a Python with PyTorch. `QUICK=1` is for the
+# mock libraries of `tests/nccl` (`STAND_IN_ROOMS`): the sizes of benches are small, and tests of large ones are left
+# out.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 if [ -e "$here/programs.tar.xz" ]; then cd "$here" || exit 1; else cd "$here/.." || exit 1; fi
@@ -72,15 +73,16 @@ suite() {
 }
 
 section() {
-    local flags part streams gpu count rounds=(${ROUNDS:+--rounds "$ROUNDS"}) experts=()
+    local flags part streams gpu count rounds=(${ROUNDS:+--rounds "$ROUNDS"}) experts=() large=()
     if [ -n "${QUICK:-}" ]; then
+        large=(--skip predicted --skip what_is_sent --skip ranks_compute_what)
         rounds=(--rounds 1 --layers 4 --width 8 --seq 8 --samples 4)
         experts=(--rounds 1 --tokens 16 --experts 4 --d-model 8 --d-hidden 8 --layers 2)
     fi
     prefix=""
     flags "$device"
     case $1 in
-    tests) suite test cube --nocapture --test-threads 1 --skip queues --skip stand_in ;;
+    tests) suite test cube --nocapture --test-threads 1 --skip queues --skip stand_in "${large[@]}" ;;
     suites)
         for part in runtime moe; do
             DEVICE=$device BURN_DEVICE=$device suite test "$part" --test-threads 1 "${suites[@]}"
@@ -90,7 +92,8 @@ section() {
         flags nccl
         count=$(gpus)
         for ((gpu = 0; gpu < count; gpu++)); do
-            CUDA_VISIBLE_DEVICES=$(seq -s , 0 "$gpu") suite test nccl --nocapture --test-threads 1 --skip stand_in
+            CUDA_VISIBLE_DEVICES=$(seq -s , 0 "$gpu") \
+                suite test nccl --nocapture --test-threads 1 --skip stand_in "${large[@]}"
         done
         if [ "$count" -eq 0 ]; then none; fi
         ;;

@@ -62,7 +62,8 @@ extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Status {
 }
 
 /// The attributes that CubeCL and cudarc read. The architecture is sm_75 without matrix instructions: CubeCL
-/// recognises it by its name.
+/// recognises it by its name. A block has 96 KiB of shared memory, of which sm_75 has 64: Burn's `bf16` matmuls need
+/// more than that, and refuse to start without.
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Status {
     let found = match attribute {
@@ -74,7 +75,7 @@ extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device:
         16 => 132,
         75 => 7,
         76 => 5,
-        97 => 65536,
+        97 => 98304,
         115 => 1,
         other => panic!("the stand-in has no attribute {other}"),
     };
