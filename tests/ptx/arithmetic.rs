@@ -35,7 +35,13 @@ fn integers_of_16_and_64_bits() {
     equals16("not.b16 %rs9, %rs1;", |a, _, _| !a);
     equals16("and.b16 %rs9, %rs1, %rs2;", |a, b, _| a & b);
     equals16("mov.b16 %rs9, %rs2;", |_, b, _| b);
-    equals("add.s64 %rd9, %rd1, %rd2;", |a, b, _| a.wrapping_add(b));
+    let shifted = |a: u64, b: u64| if b as u32 > 15 { 0 } else { (a & 0xFFFF) >> (b as u32) };
+    equals("shr.u16 %rs9, %rs1, %r2;\ncvt.u64.u16 %rd9, %rs9;", |a, b, _| shifted(a, b));
+    for kind in ["s64", "u64"] {
+        equals(&format!("add.{kind} %rd9, %rd1, %rd2;"), |a, b, _| a.wrapping_add(b));
+    }
+    equals("and.b64 %rd9, %rd1, %rd2;", |a, b, _| a & b);
+    equals("shr.u64 %rd9, %rd1, %r2;", |a, b, _| a.checked_shr(b as u32).unwrap_or(0));
     equals("mul.lo.s64 %rd9, %rd1, %rd2;", |a, b, _| a.wrapping_mul(b));
     equals("mul.hi.s64 %rd9, %rd1, %rd2;", |a, b, _| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64);
     equals("mul.wide.s32 %rd9, %r1, %r2;", |a, b, _| (i64::from(a as i32) * i64::from(b as i32)) as u64);

@@ -110,6 +110,9 @@ fn local_memory_is_each_thread_s_own() {
     let body = ".local .align 8 .b8 kept[16];\nmov.b64 %rd4, kept;\nst.local.b64 [%rd4+8], %rd1;\n\
                 cvta.local.u64 %rd5, %rd4;\nld.b64 %rd9, [%rd5+8];";
     equals(body, |a, _, _| a);
+    let body = ".local .align 8 .b8 kept[16];\nmov.b64 %rd4, kept;\nst.local.b32 [%rd4+4], %r1;\n\
+                st.local.b32 [%rd4], %r2;\nld.local.b32 %r9, [%rd4+4];";
+    equals32(body, |a, _, _| a);
 }
 
 #[test]
