@@ -139,7 +139,8 @@ fn atomic_sums_of_all_threads_lose_nothing() {
     for (kind, class, value) in values {
         let bits = &kind[1..];
         let add = format!(
-            "ld.param.u64 %rd4, [copy_1];\nmov.b{bits} {class}5, {value};\natom.global.add.{kind} {class}6, [%rd4], {class}5;"
+            "ld.param.u64 %rd4, [copy_1];\nmov.b{bits} {class}5, {value};\n\
+             atom.global.add.{kind} {class}6, [%rd4], {class}5;"
         );
         let got = copied(&add, &format!("st.global.b{bits} [%rd2+8], {class}6;"));
         let number = |place: usize| {
