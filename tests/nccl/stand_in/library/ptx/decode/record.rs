@@ -1,5 +1,5 @@
 //! Records which instructions kernels have: one opcode in a line of the file that `PTX_RECORD` names. `.ci/run`
-//! compares what CubeCL's kernels have with what `tests/ptx` tests.
+//! compares CubeCL's kernels with those of `tests/ptx`.
 
 use crate::ptx::text::Statement;
 use std::fs::File;
