@@ -57,7 +57,8 @@ fn bits() {
     equals32("xor.b32 %r9, %r1, %r2;", |a, b, _| a ^ b);
     equals32("or.b32 %r9, %r1, %r2;", |a, b, _| a | b);
     equals32("not.b32 %r9, %r1;", |a, _, _| !a);
-    equals32("popc.b64 %r9, %rd1;\npopc.b32 %r9, %r1;", |a, _, _| a.count_ones());
+    equals32("popc.b32 %r9, %r1;", |a, _, _| a.count_ones());
+    equals("popc.b64 %r9, %rd1;\ncvt.u64.u32 %rd9, %r9;", |a, _, _| u64::from(a.count_ones()));
     equals32("clz.b32 %r9, %r1;", |a, _, _| a.leading_zeros());
     equals32("brev.b32 %r9, %r1;", |a, _, _| a.reverse_bits());
     equals32("bfe.u32 %r9, %r1, 3, 9;", |a, _, _| a >> 3 & 511);
