@@ -1,4 +1,4 @@
-//! What the processor can do, and loops in versions for several processors.
+//! What the processor can do, loops in versions for several processors, and prefetching.
 
 /// Returns true if the processor has all features for which this crate compiles vectorised loops: AVX-512 has
 /// several, and a virtual machine may hide some.
@@ -10,6 +10,22 @@ pub(crate) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
+}
+
+/// Starts to bring memory into the L2 cache, before it is read. Nothing is read if the memory does not exist.
+///
+/// The processor itself prefetches along a page only, after some accesses. Packing and regions read many rows of one or
+/// a few pages each.
+#[inline(always)]
+pub(crate) fn prefetch<T>(at: *const T, count: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..count * size_of::<T>()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: every processor of this kind has the instruction, and it accesses no memory.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_byte_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, count);
 }
 
 /// Runs an expression of some arguments, compiled in versions for several processors: AVX-512; AVX2 with fused

@@ -1,7 +1,7 @@
 //! Packs operands into panels of a fixed number of lanes (rows of the left operand, columns of the right one), word
 //! after word along the depth.
 //!
-//! 1. Lanes that are contiguous in memory are copied, word by word.
+//! 1. Lanes that are contiguous in memory are copied, word by word, along a few rows of memory at a time.
 //! 2. If the elements of a lane are contiguous, 16 words of 16 lanes are read at a time and transposed.
 //! 3. Other operands are first copied element by element.
 //!
@@ -12,14 +12,16 @@
 //! and weights are less than half of that.
 
 use super::words::{LANES, Line, RUN, Words};
+use crate::processor::prefetch;
 use std::arch::x86_64::{
-    __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512i, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::ops::Range;
 
-/// The words that are copied at a time, for all lanes, so that rows of memory are read from end to end.
-const COPIED: usize = 16;
+/// The elements along the depth that are copied at a time, for all lanes, so that rows of memory are read from end to
+/// end. More rows than the L1 cache has ways would evict each other if they are a multiple of 4 KiB apart.
+const COPIED: usize = 8;
 
 /// The distance in lines of memory from one panel to the next. It leaves room for one vector more than the panel has,
 /// because the last store may reach that far beyond it, and because panels then begin in different sets of the L1
@@ -81,24 +83,20 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
 ) {
     let stride = panel::<WIDTH>(W::GROUP.words(depths.len()));
     debug_assert!(to.len() >= lanes.len().div_ceil(WIDTH) * stride, "there is room for all panels");
-    let each = if operand.lane == 1 { W::GROUP.elements(COPIED) } else { depths.len() };
+    let each = if operand.lane == 1 { COPIED } else { depths.len() };
     for depth in (0..depths.len()).step_by(each) {
         let length = each.min(depths.len() - depth);
         for (place, first) in lanes.clone().step_by(WIDTH).enumerate() {
-            for lane in (0..WIDTH).step_by(LANES) {
-                let here = (lanes.end - first).saturating_sub(lane).min(WIDTH - lane).min(LANES);
-                let from = (first + lane) as isize * operand.lane + (depths.start + depth) as isize * operand.depth;
-                let at = Operand { at: operand.at.wrapping_offset(from), ..operand };
-                // SAFETY: guaranteed by the caller. A line with fewer lanes than a vector also writes elements that
-                // are overwritten later.
-                unsafe {
-                    let to =
-                        to.as_mut_ptr().add(place * stride).cast::<u32>().add(W::GROUP.words(depth) * WIDTH + lane);
-                    match (operand.lane, operand.depth) {
-                        (1, _) => copied::<W, WIDTH>(at, here, length, to),
-                        (_, 1) => turned::<W, WIDTH>(at, here, length, to),
-                        _ => gathered::<W, WIDTH>(at, here, length, to),
-                    }
+            let here = (lanes.end - first).min(WIDTH);
+            let from = first as isize * operand.lane + (depths.start + depth) as isize * operand.depth;
+            let at = Operand { at: operand.at.wrapping_offset(from), ..operand };
+            // SAFETY: guaranteed by the caller. A line with fewer lanes than a vector also writes elements that are
+            // overwritten later.
+            unsafe {
+                let to = to.as_mut_ptr().add(place * stride).cast::<u32>().add(W::GROUP.words(depth) * WIDTH);
+                match operand.lane {
+                    1 => copied::<W, WIDTH>(at, here, length, to),
+                    _ => vectors::<W, WIDTH>(at, here, length, to),
                 }
             }
         }
@@ -116,10 +114,40 @@ unsafe fn copied<W: Words, const WIDTH: usize>(
     length: usize,
     to: *mut u32,
 ) {
-    let of = |element: usize| (element < length).then(|| at.wrapping_offset(element as isize * depth));
+    // The same lanes of the elements that are copied after these.
+    (0..length).for_each(|element| prefetch(at.wrapping_offset((element + COPIED) as isize * depth), WIDTH));
     for word in 0..W::GROUP.words(length) {
+        for lane in (0..WIDTH).step_by(LANES) {
+            let at = at.wrapping_add(lane);
+            let of = |element: usize| (element < length).then(|| at.wrapping_offset(element as isize * depth));
+            let here = lanes.saturating_sub(lane).min(LANES);
+            // SAFETY: guaranteed by the caller.
+            unsafe { _mm512_storeu_si512(to.add(word * WIDTH + lane).cast(), W::across(of, word, here)) };
+        }
+    }
+}
+
+/// Packs lanes that are not contiguous, one vector of them after the other.
+///
+/// # Safety
+/// As for [`packed`].
+#[inline(always)]
+unsafe fn vectors<W: Words, const WIDTH: usize>(
+    operand: Operand<W::Element>,
+    lanes: usize,
+    length: usize,
+    to: *mut u32,
+) {
+    for lane in (0..WIDTH).step_by(LANES) {
+        let at = Operand { at: operand.at.wrapping_offset(lane as isize * operand.lane), ..operand };
+        let here = lanes.saturating_sub(lane).min(LANES);
         // SAFETY: guaranteed by the caller.
-        unsafe { _mm512_storeu_si512(to.add(word * WIDTH).cast(), W::across(of, word, lanes)) };
+        unsafe {
+            match operand.depth {
+                1 => turned::<W, WIDTH>(at, here, length, to.add(lane)),
+                _ => gathered::<W, WIDTH>(at, here, length, to.add(lane)),
+            }
+        }
     }
 }
 
@@ -137,13 +165,14 @@ unsafe fn turned<W: Words, const WIDTH: usize>(
     let run = W::GROUP.elements(LANES);
     for first in (0..length).step_by(run) {
         let elements = run.min(length - first);
-        // SAFETY: guaranteed by the caller; prefetching reads no memory.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let mut rows = [_mm512_setzero_si512(); LANES];
             for (place, words) in rows.iter_mut().enumerate() {
                 if place < lanes {
                     let at = at.wrapping_offset(place as isize * lane + first as isize);
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(2 * run).cast());
+                    // The same elements of the lanes after these.
+                    prefetch(at.wrapping_offset(WIDTH.min(LANES) as isize * lane), elements);
                     *words = W::along(at, elements);
                 }
             }

@@ -3,7 +3,8 @@
 //! 1. Each node becomes an instruction that writes a buffer. A view within the region, or a cast to `f32`, uses the
 //!    buffer of its input.
 //! 2. A result that is read outside becomes an output; several tensors with the same values share one.
-//! 3. A half-precision result is rounded in its buffer, unless its numbers are exact already.
+//! 3. A half-precision result is rounded in its buffer if the region reads it, unless its numbers are exact already;
+//!    otherwise only as it is stored.
 //! 4. At the end, buffers get their places in a tile ([`slots`](super::slots)).
 
 use super::slots::{BufferKind, assigned};
@@ -20,9 +21,11 @@ use std::collections::{HashMap, HashSet};
 pub(crate) fn lower(graph: &Graph, group: &Group, outside: &HashSet<TensorId>) -> Option<Region> {
     let (rows, columns) = group.extent?;
     let nodes: Vec<&Node> = group.nodes.iter().map(|&place| &graph.nodes[place]).collect();
+    let (handed, read) = handed(&nodes, outside);
     let mut lowering = Lowering {
         columns,
-        handed: handed(&nodes, outside),
+        handed,
+        read,
         values: HashMap::new(),
         inputs: Vec::new(),
         outputs: Vec::new(),
@@ -48,26 +51,31 @@ fn is_exact(node: &Node) -> bool {
 }
 
 /// For each tensor that a node computes: the tensors with its values (itself, views of it, widened ones) that are read
-/// outside.
-fn handed(nodes: &[&Node], outside: &HashSet<TensorId>) -> HashMap<TensorId, Vec<TensorIr>> {
+/// outside. Then the tensors whose values the region reads itself.
+fn handed(nodes: &[&Node], outside: &HashSet<TensorId>) -> (HashMap<TensorId, Vec<TensorIr>>, HashSet<TensorId>) {
     let mut root: HashMap<TensorId, TensorId> = HashMap::new();
     let mut handed: HashMap<TensorId, Vec<TensorIr>> = HashMap::new();
+    let mut read = HashSet::new();
     for node in nodes {
         let output = node.output();
+        let root_of = |input: &TensorIr| root.get(&input.id).copied().unwrap_or(input.id);
+        if !is_within(node) {
+            read.extend(node.reads().map(root_of));
+        }
         let made = |input: &&TensorIr| is_within(node) || widens(node).is_some() && root.contains_key(&input.id);
-        let of = node.inputs.first().and_then(Operand::tensor).filter(made);
-        let of = of.map_or(output.id, |input| root.get(&input.id).copied().unwrap_or(input.id));
+        let of = node.inputs.first().and_then(Operand::tensor).filter(made).map_or(output.id, root_of);
         root.insert(output.id, of);
         if outside.contains(&output.id) {
             handed.entry(of).or_default().push(output.clone());
         }
     }
-    handed
+    (handed, read)
 }
 
 struct Lowering {
     columns: usize,
     handed: HashMap<TensorId, Vec<TensorIr>>,
+    read: HashSet<TensorId>,
     values: HashMap<TensorId, Argument>,
     inputs: Vec<Input>,
     outputs: Vec<Output>,
@@ -79,12 +87,22 @@ struct Lowering {
 impl Lowering {
     fn node(&mut self, node: &Node) {
         let output = node.output();
-        let rounds = Half::of(output).filter(|_| !is_exact(node));
+        let half = Half::of(output);
+        let rounds = half.filter(|_| !is_exact(node) && self.read.contains(&output.id));
         match &node.op {
             // Tiles hold widened numbers.
             Op::Map(_) if widens(node).is_some() && !self.handed.contains_key(&output.id) => {
                 let value = self.argument(&node.inputs[0], output);
                 self.values.insert(output.id, value);
+            }
+            // A cast to half precision that is only stored.
+            Op::Map(Map::Copy)
+                if half.is_some() && !self.read.contains(&output.id) && node.inputs[0].tensor().is_some() =>
+            {
+                let value = self.argument(&node.inputs[0], output);
+                self.values.insert(output.id, value);
+                let tensors = self.handed.remove(&output.id).unwrap_or_default();
+                self.stored(tensors, value);
             }
             Op::Map(map) => {
                 let mut arguments = [Argument::None; 3];
@@ -124,9 +142,8 @@ impl Lowering {
     /// The buffer for an instruction's result. It is an output if the result is read outside.
     fn made(&mut self, tensor: &TensorIr, work: Work, wide: bool, arguments: [Argument; 3], rounds: Option<Half>) {
         let handed = self.handed.remove(&tensor.id).unwrap_or_default();
-        let (masks, floats): (Vec<TensorIr>, Vec<TensorIr>) = handed.into_iter().partition(is_mask);
-        let (halves, floats): (Vec<TensorIr>, Vec<TensorIr>) =
-            floats.into_iter().partition(|tensor| Half::of(tensor).is_some());
+        let (others, floats): (Vec<TensorIr>, Vec<TensorIr>) =
+            handed.into_iter().partition(|tensor| is_mask(tensor) || Half::of(tensor).is_some());
         let (alike, repeated): (Vec<TensorIr>, Vec<TensorIr>) =
             floats.into_iter().partition(|tensor| self.is_wide(tensor) == wide);
         let to = match alike.is_empty() {
@@ -140,15 +157,15 @@ impl Lowering {
             let to = self.output(repeated, Kind::Values { wide: true });
             self.copy(value, to);
         }
-        // A result with one value for each row of a wide tensor is passed on as it is, stored for each element, or
-        // both.
-        for (tensors, from) in self.by_width(masks, value) {
-            self.output(tensors, Kind::Mask { from });
-        }
-        if let Some(half) = halves.first().and_then(Half::of) {
-            for (tensors, from) in self.by_width(halves, value) {
-                self.output(tensors, Kind::Half { from, half });
-            }
+        self.stored(others, value);
+    }
+
+    /// Outputs that have another type than the tile: masks, and half precision. A result with one value for each row of
+    /// a wide tensor is passed on as it is, stored for each element, or both.
+    fn stored(&mut self, tensors: Vec<TensorIr>, value: Argument) {
+        for (tensors, from) in self.by_width(tensors, value) {
+            let half = tensors.first().and_then(Half::of);
+            self.output(tensors, half.map_or(Kind::Mask { from }, |half| Kind::Half { from, half }));
         }
     }
 

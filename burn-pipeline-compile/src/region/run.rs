@@ -9,6 +9,7 @@ use super::source::Source;
 use super::sums::extend_rows;
 use super::{Kind, Output, Region};
 use crate::half::Half;
+use crate::processor::vectorized;
 use crate::storage::{Fresh, Shared};
 use crate::tile::{Argument, Buffer, Sum, Tile, run};
 use burn::backend::flex::FlexTensor;
@@ -179,6 +180,13 @@ impl Output {
     }
 }
 
+/// Stores truth values as bytes, as many as both sides have.
+fn masked(from: &[f32], to: &mut [MaybeUninit<u8>]) {
+    vectorized!(|_FMA, from: &[f32], to: &mut [MaybeUninit<u8>]| {
+        to.iter_mut().zip(from).for_each(|(to, value)| _ = to.write(u8::from(*value != 0.0)));
+    });
+}
+
 /// The tensors of an output. Adds the sums of pieces in order.
 ///
 /// # Safety
@@ -245,6 +253,10 @@ impl Tiles<'_> {
         columns: usize,
         sum_rows: &[Vec<usize>],
     ) {
+        if columns == self.region.columns {
+            let next = row + rows..(row + 2 * rows).min(self.region.rows);
+            self.sources.iter().for_each(|source| source.prefetch(next.clone(), columns));
+        }
         for (place, source) in self.sources.iter().enumerate() {
             match source.direct {
                 true => self.buffers[place] = source.in_place(row, column, self.region.columns),
@@ -287,9 +299,7 @@ impl Tiles<'_> {
             // SAFETY: the instructions have written the buffer, and the output has these rows.
             unsafe {
                 match *target.kind {
-                    Kind::Mask { from } => self.converted::<u8>(target, from, &extent, |from, to| {
-                        to.iter_mut().zip(from).for_each(|(to, value)| _ = to.write(u8::from(*value != 0.0)));
-                    }),
+                    Kind::Mask { from } => self.converted::<u8>(target, from, &extent, masked),
                     Kind::Half { from, half } => {
                         self.converted::<u16>(target, from, &extent, |from, to| half.narrow(from, to));
                     }

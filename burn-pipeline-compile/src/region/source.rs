@@ -3,14 +3,17 @@
 //! 1. An input is read in place if it is `f32`, its elements (or its values per row) are contiguous, and rows have one
 //!    distance over at least a quarter of a tile's rows.
 //! 2. All others are copied into the tile: masks become 0 and 1, half precision is widened.
-//! 3. Blocks of a batch of matmuls are contiguous `f32`, so they are read in place.
+//! 3. The next tile is prefetched while a tile is computed.
+//! 4. Blocks of a batch of matmuls are contiguous `f32`, so they are read in place.
 
 use super::places::Places;
 use super::{Input, Region};
 use crate::half::Half;
+use crate::processor::{prefetch, vectorized};
 use crate::storage::Shared;
 use crate::tile::Buffer;
 use burn::backend::flex::{FlexTensor, Layout};
+use std::ops::Range;
 
 /// The type of an input's elements.
 #[derive(Clone, Copy, PartialEq)]
@@ -68,6 +71,21 @@ impl<'a> Source<'a> {
         Buffer { at, step: self.places.step().unsigned_abs() }
     }
 
+    /// Prefetches rows of the input, unless they are the same for all tiles, or not contiguous.
+    pub(super) fn prefetch(&self, rows: Range<usize>, columns: usize) {
+        let Some(tensor) = self.tensor else { return };
+        if !self.wide || self.places.inner != 1 || self.places.step() == 0 {
+            return;
+        }
+        for start in rows.map(|row| self.places.row(row)) {
+            match self.elements {
+                Elements::F32 => prefetch(self.floats.0.wrapping_offset(start), columns),
+                Elements::Mask => prefetch(tensor.bytes().as_ptr().wrapping_offset(start), columns),
+                Elements::Half(half) => prefetch(half.elements(tensor).as_ptr().wrapping_offset(start), columns),
+            }
+        }
+    }
+
     /// Copies a tile of the input.
     ///
     /// # Safety
@@ -82,13 +100,27 @@ impl<'a> Source<'a> {
             // SAFETY: guaranteed by the caller.
             let to = unsafe { std::slice::from_raw_parts_mut(to.at.add(line * to.step), width) };
             match self.elements {
-                Elements::Mask => strided(to, tensor.bytes(), start, inner, |byte| f32::from(u8::from(byte != 0))),
+                Elements::Mask if inner == 1 => truths(&tensor.bytes()[start.unsigned_abs()..], to),
+                Elements::Mask => strided(to, tensor.bytes(), start, inner, truth),
                 Elements::F32 => strided(to, tensor.storage::<f32>(), start, inner, |value| value),
                 Elements::Half(half) if inner == 1 => half.widen(&half.elements(tensor)[start.unsigned_abs()..], to),
                 Elements::Half(half) => strided(to, half.elements(tensor), start, inner, |bits| half.number(bits)),
             }
         }
     }
+}
+
+/// 1 for a byte of a mask that is true, otherwise 0.
+#[inline(always)]
+fn truth(byte: u8) -> f32 {
+    f32::from(u8::from(byte != 0))
+}
+
+/// Copies contiguous bytes of a mask, as many as both sides have.
+fn truths(from: &[u8], to: &mut [f32]) {
+    vectorized!(|_FMA, from: &[u8], to: &mut [f32]| {
+        to.iter_mut().zip(from).for_each(|(to, byte)| *to = truth(*byte));
+    });
 }
 
 /// Copies strided elements.

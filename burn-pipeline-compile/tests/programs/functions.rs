@@ -1,6 +1,6 @@
 //! Functions of one element: their errors, and what they give for NaN, infinities and zeros.
 
-use crate::listed::{BINARY, Listed, UNARY, unary};
+use crate::listed::{BINARY, Listed, UNARY, binary, unary};
 use crate::run::{Run, both, compiled, tensor, values};
 use burn::backend::ir::{NumericOperationIr, ScalarOpIr};
 use burn_pipeline_compile::Tensors;
@@ -72,6 +72,61 @@ fn errors_are_as_stated() {
     assert!(worst("sigmoid", |x| 1.0 / (1.0 + (-x).exp())) <= 3.0);
     assert!(worst("sqrt", f64::sqrt) <= 0.5);
     assert!(worst("recip", f64::recip) <= 0.5);
+}
+
+/// The normal distribution in double precision, and its density.
+fn normal(x: f64) -> (f64, f64) {
+    let density = (-0.5 * x * x).exp() * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2 / 2.0;
+    (0.5 * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)), density)
+}
+
+#[test]
+fn gelu_and_its_gradient_are_near_the_exact_ones() {
+    let x: Vec<f32> = numbers().into_iter().filter(|x| x.abs() < 1e30).collect();
+    for (x, value) in x.iter().zip(computed("gelu", &x)) {
+        let wide = f64::from(*x);
+        let (exact, most) = (wide * normal(wide).0, 1.2e-7 * wide.abs() + f64::from(f32::from_bits(1)));
+        assert!((f64::from(value) - exact).abs() <= most, "gelu of {x:e} is {value:e}, not {exact:e}");
+    }
+    let mut listed = Listed::default();
+    let [input, gradient] = [0, 1].map(|_| listed.feed(&[x.len()]));
+    let out = listed.binary(binary("gelu backward"), &input, &gradient);
+    let fed = [(input, tensor(x.clone(), &[x.len()])), (gradient, tensor(vec![1.0; x.len()], &[x.len()]))];
+    let (program, mut run) = (compiled(&listed, &[out.clone()]), Run::new(&fed));
+    program.run(0..program.len(), &mut run).unwrap();
+    for (x, value) in x.iter().zip(values(run.read(&out))) {
+        let (below, density) = normal(f64::from(*x));
+        let exact = below + f64::from(*x) * density;
+        assert!((f64::from(value) - exact).abs() <= 2e-7, "the gradient at {x:e} is {value:e}, not {exact:e}");
+    }
+}
+
+/// The quotients of rows by one divisor each, compiled.
+fn quotients(x: &[f32], divisors: &[f32]) -> Vec<f32> {
+    let (rows, columns) = (divisors.len(), x.len());
+    let mut listed = Listed::default();
+    let (of, by) = (listed.feed(&[1, columns]), listed.feed(&[rows, 1]));
+    let out = listed.binary(binary("div"), &of, &by);
+    let fed = [(of, tensor(x.to_vec(), &[1, columns])), (by, tensor(divisors.to_vec(), &[rows, 1]))];
+    let (program, mut run) = (compiled(&listed, &[out.clone()]), Run::new(&fed));
+    program.run(0..program.len(), &mut run).unwrap();
+    values(run.read(&out))
+}
+
+#[test]
+fn rows_are_divided_as_numbers_are() {
+    let bits = (0..=u32::MAX).step_by(7_368_787).chain((0..400).map(|step| 0x3f7f_ff38 + step));
+    let numbers: Vec<f32> = bits.map(f32::from_bits).chain(SPECIAL).collect();
+    for (divisor, quotients) in numbers.iter().zip(quotients(&numbers, &numbers).chunks(numbers.len())) {
+        for (x, quotient) in numbers.iter().zip(quotients) {
+            let exact = x / divisor;
+            // Near the ends of the range, the neighbour of the nearest number may be the result.
+            let end = [*x, exact].iter().any(|value| !(1e-30..1e30).contains(&value.abs()));
+            let near = end && (exact.next_down()..=exact.next_up()).contains(quotient);
+            let same = quotient.to_bits() == exact.to_bits() || quotient.is_nan() && exact.is_nan();
+            assert!(same || near, "{x:e} / {divisor:e} is {exact:e}, not {quotient:e}");
+        }
+    }
 }
 
 /// Values where functions have corners.
