@@ -15,6 +15,9 @@ use crate::tile::Buffer;
 use burn::backend::flex::{FlexTensor, Layout};
 use std::ops::Range;
 
+/// Rows with fewer elements are prefetched only if they are contiguous with each other.
+const SHORT: usize = 32;
+
 /// The type of an input's elements.
 #[derive(Clone, Copy, PartialEq)]
 enum Elements {
@@ -73,15 +76,23 @@ impl<'a> Source<'a> {
 
     /// Prefetches rows of the input, unless they are the same for all tiles, or not contiguous.
     pub(super) fn prefetch(&self, rows: Range<usize>, columns: usize) {
-        let Some(tensor) = self.tensor else { return };
-        if !self.wide || self.places.inner != 1 || self.places.step() == 0 {
+        let Some(tensor) = self.tensor.filter(|_| self.wide && self.places.inner == 1 && !rows.is_empty()) else {
             return;
-        }
-        for start in rows.map(|row| self.places.row(row)) {
+        };
+        let count = self.places.run().map_or(rows.len(), |run| rows.len().min(run - rows.start % run));
+        let (count, step, length) = match self.places.step() {
+            0 => return,
+            step if step == columns.cast_signed() => (1, 0, count * columns),
+            // Finding short rows would take longer than what it saves.
+            _ if columns < SHORT => return,
+            step => (count, step, columns),
+        };
+        let start = self.places.row(rows.start);
+        for start in (0..count).map(|row| start + row.cast_signed() * step) {
             match self.elements {
-                Elements::F32 => prefetch(self.floats.0.wrapping_offset(start), columns),
-                Elements::Mask => prefetch(tensor.bytes().as_ptr().wrapping_offset(start), columns),
-                Elements::Half(half) => prefetch(half.elements(tensor).as_ptr().wrapping_offset(start), columns),
+                Elements::F32 => prefetch(self.floats.0.wrapping_offset(start), length),
+                Elements::Mask => prefetch(tensor.bytes().as_ptr().wrapping_offset(start), length),
+                Elements::Half(half) => prefetch(half.elements(tensor).as_ptr().wrapping_offset(start), length),
             }
         }
     }

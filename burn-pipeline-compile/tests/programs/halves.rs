@@ -200,6 +200,33 @@ proptest! {
     }
 }
 
+/// A region rounds a number in its tile, or only as it stores it: whoever reads it gets the same bits.
+#[test]
+fn rounded_numbers_are_the_same_inside_and_outside_of_their_region() {
+    let shape = [7, 33];
+    for dtype in TYPES {
+        for kept in 1..32_usize {
+            let mut listed = Listed::default();
+            let x = listed.feed(&shape);
+            let y = listed.scalar(NumericOperationIr::MulScalar, &x, 1.1);
+            let rounded = listed.cast(&y, dtype);
+            let view = TensorIr { dtype, ..listed.reshape(&rounded, &[33, 7]) };
+            let Some(OperationIr::BaseFloat(BaseOperationIr::Reshape(op))) = listed.operations.last_mut() else {
+                panic!("the view is a reshape")
+            };
+            op.out.dtype = dtype;
+            let widened = listed.cast(&rounded, DType::F32);
+            let z = listed.scalar(NumericOperationIr::MulScalar, &widened, 1.1);
+            let all = [y, rounded, view, widened, z];
+            let wanted: Vec<TensorIr> =
+                all.into_iter().enumerate().filter(|(at, _)| kept >> at & 1 == 1).map(|(_, tensor)| tensor).collect();
+            let (expected, given) = both(&listed, &[noise(&shape, 3)], &wanted);
+            let bits = |all: &[Vec<f32>]| all.iter().flatten().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            assert_eq!(bits(&expected), bits(&given), "{kept:b} in {dtype:?}");
+        }
+    }
+}
+
 /// All numbers of a type.
 fn all_numbers(dtype: DType) -> FlexTensor {
     let bits = 0..=u16::MAX;
