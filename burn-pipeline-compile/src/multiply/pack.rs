@@ -4,12 +4,13 @@
 //! 1. Lanes that are contiguous in memory are copied, word by word, along a few rows of memory at a time.
 //! 2. If the elements of a lane are contiguous, 16 words of 16 lanes are read at a time and transposed.
 //! 3. Other operands are first copied element by element.
+//! 4. What is packed next is prefetched into the L2 cache: operands were often written long before.
 //!
 //! Guarantees: missing lanes are 0.
 //!
 //! Weights are packed for each matmul, not once per step. `F` and `I` read a weight in two orders, so packing once
-//! would keep two more copies during the whole step, as much as an optimizer's state. Packing takes 8 % of a step,
-//! and weights are less than half of that.
+//! would keep two more copies during the whole step, as much as an optimizer's state. Packing takes less than 9 %
+//! of a step with `bf16` matmuls, and weights are less than half of that.
 
 use super::words::{LANES, Line, RUN, Words};
 use crate::processor::prefetch;
