@@ -12,10 +12,10 @@ pub(crate) fn has_avx512() -> bool {
         && is_x86_feature_detected!("fma")
 }
 
-/// Starts to bring memory into the L2 cache, before it is read. Nothing is read if the memory does not exist.
+/// Brings memory into the L2 cache before it is read. An address without memory is no error.
 ///
-/// The processor itself prefetches along a page only, after some accesses. Packing and regions read many rows of one or
-/// a few pages each.
+/// Processors prefetch on their own within a page of 4 KiB, after a few accesses to it. Packing and regions read many
+/// short pieces.
 #[inline(always)]
 pub(crate) fn prefetch<T>(at: *const T, count: usize) {
     #[cfg(target_arch = "x86_64")]

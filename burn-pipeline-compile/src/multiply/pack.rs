@@ -9,8 +9,8 @@
 //! Guarantees: missing lanes are 0.
 //!
 //! Weights are packed for each matmul, not once per step. `F` and `I` read a weight in two orders, so packing once
-//! would keep two more copies during the whole step, as much as an optimizer's state. Packing takes less than 9 %
-//! of a step with `bf16` matmuls, and weights are less than half of that.
+//! would keep two more copies during the whole step, as much as an optimizer's state. Packing takes 8 % of a step
+//! with `bf16` matmuls, and weights are less than half of that.
 
 use super::words::{LANES, Line, RUN, Words};
 use crate::processor::prefetch;
@@ -21,7 +21,7 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 /// The elements along the depth that are copied at a time, for all lanes, so that rows of memory are read from end to
-/// end. More rows than the L1 cache has ways would evict each other if they are a multiple of 4 KiB apart.
+/// end. Rows a multiple of 4 KiB apart share a set of the L1 cache, which has room for 8 of them or a few more.
 const COPIED: usize = 8;
 
 /// The distance in lines of memory from one panel to the next. It leaves room for one vector more than the panel has,

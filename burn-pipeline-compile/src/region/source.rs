@@ -83,7 +83,7 @@ impl<'a> Source<'a> {
         let (count, step, length) = match self.places.step() {
             0 => return,
             step if step == columns.cast_signed() => (1, 0, count * columns),
-            // Finding short rows would take longer than what it saves.
+            // Prefetching many short rows takes longer than it saves.
             _ if columns < SHORT => return,
             step => (count, step, columns),
         };

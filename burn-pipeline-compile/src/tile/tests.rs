@@ -1,5 +1,6 @@
 //! Compares tiles with loops over their elements, in uninitialised storage: under Miri, reading it is an error.
 
+use super::math::one;
 use super::{Argument, Buffer, Instruction, Sum, Tile, Work, run};
 use crate::graph::{Map, Reduction};
 use std::mem::MaybeUninit;
@@ -59,5 +60,13 @@ fn tiles_are_loops_over_their_elements() {
             got_rows.iter().zip(&rows).all(|(got, row)| (f64::from(*got) - row).abs() <= 1e-5 * row),
             "{got_rows:?}"
         );
+    }
+}
+
+#[test]
+fn gelu_without_fused_multiply_add_is_within_the_error_of_both() {
+    for x in (-9_000..9_000).map(|step| step as f32 * 1e-3) {
+        let (with, without) = (one::<true>(Map::Gelu, x), one::<false>(Map::Gelu, x));
+        assert!((with - without).abs() <= 2.4e-7 * x.abs(), "gelu of {x} is {with}, and {without} without");
     }
 }

@@ -101,34 +101,6 @@ fn gelu_and_its_gradient_are_near_the_exact_ones() {
     }
 }
 
-/// The quotients of rows by one divisor each, compiled.
-fn quotients(x: &[f32], divisors: &[f32]) -> Vec<f32> {
-    let (rows, columns) = (divisors.len(), x.len());
-    let mut listed = Listed::default();
-    let (of, by) = (listed.feed(&[1, columns]), listed.feed(&[rows, 1]));
-    let out = listed.binary(binary("div"), &of, &by);
-    let fed = [(of, tensor(x.to_vec(), &[1, columns])), (by, tensor(divisors.to_vec(), &[rows, 1]))];
-    let (program, mut run) = (compiled(&listed, &[out.clone()]), Run::new(&fed));
-    program.run(0..program.len(), &mut run).unwrap();
-    values(run.read(&out))
-}
-
-#[test]
-fn rows_are_divided_as_numbers_are() {
-    let bits = (0..=u32::MAX).step_by(7_368_787).chain((0..400).map(|step| 0x3f7f_ff38 + step));
-    let numbers: Vec<f32> = bits.map(f32::from_bits).chain(SPECIAL).collect();
-    for (divisor, quotients) in numbers.iter().zip(quotients(&numbers, &numbers).chunks(numbers.len())) {
-        for (x, quotient) in numbers.iter().zip(quotients) {
-            let exact = x / divisor;
-            // Near the ends of the range, the neighbour of the nearest number may be the result.
-            let end = [*x, exact].iter().any(|value| !(1e-30..1e30).contains(&value.abs()));
-            let near = end && (exact.next_down()..=exact.next_up()).contains(quotient);
-            let same = quotient.to_bits() == exact.to_bits() || quotient.is_nan() && exact.is_nan();
-            assert!(same || near, "{x:e} / {divisor:e} is {exact:e}, not {quotient:e}");
-        }
-    }
-}
-
 /// Values where functions have corners.
 const SPECIAL: [f32; 19] = [
     0.0,
