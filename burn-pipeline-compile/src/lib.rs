@@ -33,11 +33,11 @@
 //! inputs alone, whatever the schedule and the number of threads. They equal those of the list, run one by one, within
 //! rounding: `exp`, `log`, `erf` and `tanh` are approximated within 2 units in the last place (`tanh` 3), GELU's normal
 //! distribution within 1.2e-7, divisions by constants become multiplications by the inverse, and sums have another
-//! order. NaN and infinities are preserved, with one exception: gradients of a softmax or a norm whose divisor overflows
-//! are NaN. A sum of a single value, or of slices that do not overlap, keeps -0, where the list gives +0. In half
-//! precision, element-wise functions give the list's bits, except that an approximated one may round to the other
-//! neighbour (GELU below -2: to a number up to 1e-6 away). Sums and matmuls are rounded once, also where the list rounds
-//! in between.
+//! order. NaN and infinities are preserved, with one exception: gradients of a softmax or a norm whose divisor
+//! overflows are NaN. A sum of a single value, or of slices that do not overlap, keeps -0, where the list gives +0. In
+//! half precision, element-wise functions give the list's bits, except that an approximated one may round to the other
+//! neighbour (GELU below -2: to a number up to 1e-6 away). Sums and matmuls are rounded once, also where the list
+//! rounds in between.
 //!
 //! The crates `burn-ir` and `burn-flex` promise no stable interface, so `Cargo.toml` pins exact versions.
 

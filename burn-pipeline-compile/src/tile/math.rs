@@ -70,8 +70,8 @@ pub(super) fn exp<const FMA: bool>(x: f32) -> f32 {
 
 /// The normal distribution (the integral of its density up to `x`), and its density at `x` relative to that at 0.
 ///
-/// The integral beyond |x| is the density times Mills' ratio, which a polynomial approximates. So one exponential serves
-/// both results. Beyond 6 the ratio at 6 is taken: the integral is below 1e-9 there.
+/// The integral beyond |x| is the density times Mills' ratio, which a polynomial approximates. So one exponential
+/// serves both results. Beyond 6 the ratio at 6 is taken: the integral is below 1e-9 there.
 #[inline(always)]
 fn normal<const FMA: bool>(x: f32) -> (f32, f32) {
     let below = -0.5 * x * x;
