@@ -2,15 +2,16 @@
 //!
 //! 1. If the target's columns are contiguous, the transposed matmul is computed: kernels write rows.
 //! 2. Threads divide the rows or the columns, whichever are more, in whole tiles.
-//! 3. Blocks of at most 512 products, 512 columns (1,024 of pairs) and 240 rows are packed and multiplied ([`tiles`]),
-//!    along the depth in order. `f32` rows with contiguous elements are read in place, unless they would share sets of
-//!    the L1 cache.
+//! 3. Blocks of at most 512 products, 512 columns (1,024 of pairs) and 240 rows (256 on matrix tiles) are packed and
+//!    multiplied ([`tiles`], [`matrix_tiles`](super::matrix_tiles)), along the depth in order. `f32` rows with
+//!    contiguous elements are read in place, unless they would share sets of the L1 cache.
 
 use super::kernel::{COLUMNS, Left, Multiply, Numbers, OneByOne, Pairs, ROWS};
+use super::matrix_tiles::Tiles;
 use super::pack::{Operand, pack, pack_pairs, panel};
 use super::tiles::{cut, tiles};
 use super::words::{self, Group, Line, Plain, Rounded, Rounding};
-use super::{Bf16, By, Elements, Matrix};
+use super::{By, Elements, Matrix, Way, amx};
 use crate::half::Half;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -18,16 +19,50 @@ use std::ops::Range;
 
 /// The depth of a block, whose products are summed in registers.
 pub(super) const DEPTH: usize = 512;
-/// The rows of a block.
-const BLOCK_ROWS: usize = 240;
 /// The columns of a block, if a word is a number; twice as many of pairs.
 const BLOCK_COLUMNS: usize = 512;
 /// Rows at distances that are multiples of this many bytes map to the same sets of the L1 cache.
-const SAME_SETS: usize = 4096;
+pub(super) const SAME_SETS: usize = 4096;
+/// Threads divide rows and columns in whole tiles of every kernel.
+const PIECE: usize = 96;
+const _: () = assert!(PIECE.is_multiple_of(ROWS) && PIECE.is_multiple_of(COLUMNS));
 
 thread_local! {
     /// Packed blocks of rows and of columns: at most 1.5 MiB per thread, kept until it ends.
     static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
+
+/// How blocks are packed and multiplied.
+pub(super) trait Kernels {
+    /// The elements that are packed together.
+    const GROUP: Group;
+    /// The rows of a block.
+    const BLOCK_ROWS: usize;
+    /// Where the left operand's block is.
+    type Left: Copy;
+
+    /// The words of a lane, of this many elements along the depth.
+    fn words(depth: usize) -> usize;
+
+    /// Finds a block of the left operand: in place, or packed.
+    ///
+    /// # Safety
+    /// As for [`packed`].
+    unsafe fn left(lhs: Matrix<Elements>, rows: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) -> Self::Left;
+
+    /// Multiplies two blocks.
+    ///
+    /// # Safety
+    /// The blocks have these rows and columns, and this depth; otherwise as for [`multiply`], on a processor with the
+    /// instruction.
+    unsafe fn multiply(
+        depth: usize,
+        left: Self::Left,
+        right: &[Line],
+        ranges: [Range<usize>; 2],
+        to: Matrix<*mut f32>,
+        add: bool,
+    );
 }
 
 #[derive(Clone, Copy)]
@@ -94,8 +129,15 @@ unsafe fn along_rows(
         unsafe {
             match by {
                 By::Numbers(_) => blocks::<Numbers>([rows, columns], depth, to, lhs, rhs, add),
-                By::Rounded(Bf16 { pairs: true, .. }) => blocks::<Pairs>([rows, columns], depth, to, lhs, rhs, add),
-                By::Rounded(Bf16 { pairs: false, .. }) => blocks::<OneByOne>([rows, columns], depth, to, lhs, rhs, add),
+                By::Rounded(rounded) => match rounded.way {
+                    Way::OneByOne => blocks::<OneByOne>([rows, columns], depth, to, lhs, rhs, add),
+                    Way::Pairs => blocks::<Pairs>([rows, columns], depth, to, lhs, rhs, add),
+                    Way::Tiles(_) => blocks::<Tiles<amx::Processor>>([rows, columns], depth, to, lhs, rhs, add),
+                    #[cfg(test)]
+                    Way::ModelOfTiles => {
+                        blocks::<Tiles<super::tests::Model>>([rows, columns], depth, to, lhs, rhs, add);
+                    }
+                },
             }
         }
     };
@@ -103,14 +145,14 @@ unsafe fn along_rows(
         return piece(0..rows, 0..columns);
     }
     match rows >= columns {
-        true => pieces(rows, threads, ROWS).into_par_iter().for_each(|rows| piece(rows, 0..columns)),
-        false => pieces(columns, threads, COLUMNS).into_par_iter().for_each(|columns| piece(0..rows, columns)),
+        true => pieces(rows, threads).into_par_iter().for_each(|rows| piece(rows, 0..columns)),
+        false => pieces(columns, threads).into_par_iter().for_each(|columns| piece(0..rows, columns)),
     }
 }
 
 /// Cuts a size into `count` pieces of about the same size, of whole tiles except the last.
-fn pieces(size: usize, count: usize, step: usize) -> Vec<Range<usize>> {
-    let each = size.div_ceil(count).next_multiple_of(step).max(step);
+fn pieces(size: usize, count: usize) -> Vec<Range<usize>> {
+    let each = size.div_ceil(count).next_multiple_of(PIECE).max(PIECE);
     cut(0..size, each).collect()
 }
 
@@ -118,7 +160,7 @@ fn pieces(size: usize, count: usize, step: usize) -> Vec<Range<usize>> {
 ///
 /// # Safety
 /// As for [`multiply`], on a processor with the instruction.
-unsafe fn blocks<M: Multiply>(
+unsafe fn blocks<K: Kernels>(
     [rows, columns]: [Range<usize>; 2],
     depth: usize,
     to: Matrix<*mut f32>,
@@ -137,15 +179,14 @@ unsafe fn blocks<M: Multiply>(
     PACKED.with_borrow_mut(|[left, right]| {
         for depths in cut(0..depth, DEPTH) {
             let add = add || depths.start > 0;
-            for columns in cut(columns.clone(), BLOCK_COLUMNS * M::GROUP.elements(1)) {
+            for columns in cut(columns.clone(), BLOCK_COLUMNS * K::GROUP.elements(1)) {
                 // SAFETY: guaranteed by the caller.
-                unsafe { packed::<M, COLUMNS>(rhs.transposed(), columns.clone(), depths.clone(), right) };
-                for rows in cut(rows.clone(), BLOCK_ROWS) {
+                unsafe { packed::<K, COLUMNS>(rhs.transposed(), columns.clone(), depths.clone(), right) };
+                for rows in cut(rows.clone(), K::BLOCK_ROWS) {
                     // SAFETY: as above.
                     unsafe {
-                        let words = M::GROUP.words(depths.len());
-                        let left = left_of::<M>(lhs, rows.clone(), depths.clone(), left);
-                        tiles::<M>(words, left, right, [rows, columns.clone()], to, add);
+                        let left = K::left(lhs, rows.clone(), depths.clone(), left);
+                        K::multiply(depths.len(), left, right, [rows, columns.clone()], to, add);
                     }
                 }
             }
@@ -153,39 +194,53 @@ unsafe fn blocks<M: Multiply>(
     });
 }
 
-/// The words of the left operand, panel by panel: in place, or packed.
-///
-/// # Safety
-/// As for [`packed`].
-unsafe fn left_of<M: Multiply>(
-    lhs: Matrix<Elements>,
-    rows: Range<usize>,
-    depths: Range<usize>,
-    to: &mut Vec<Line>,
-) -> Left {
-    if let (Group::NUMBER, Elements::F32(at)) = (M::GROUP, lhs.at)
-        && lhs.column == 1
-        && !(lhs.row.unsigned_abs() * size_of::<f32>()).is_multiple_of(SAME_SETS)
-    {
-        let at = at.wrapping_offset(rows.start as isize * lhs.row + depths.start as isize);
-        return Left::Rows(at.cast(), lhs.row);
+impl<M: Multiply> Kernels for M {
+    const GROUP: Group = M::GROUP;
+    const BLOCK_ROWS: usize = 240;
+    type Left = Left;
+
+    fn words(depth: usize) -> usize {
+        M::GROUP.words(depth)
     }
-    // SAFETY: guaranteed by the caller.
-    unsafe { packed::<M, ROWS>(lhs, rows, depths, to) };
-    Left::Packed(to.as_ptr().cast())
+
+    unsafe fn left(lhs: Matrix<Elements>, rows: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) -> Left {
+        if let (Group::NUMBER, Elements::F32(at)) = (M::GROUP, lhs.at)
+            && lhs.column == 1
+            && !(lhs.row.unsigned_abs() * size_of::<f32>()).is_multiple_of(SAME_SETS)
+        {
+            let at = at.wrapping_offset(rows.start as isize * lhs.row + depths.start as isize);
+            return Left::Rows(at.cast(), lhs.row);
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { packed::<M, ROWS>(lhs, rows, depths, to) };
+        Left::Packed(to.as_ptr().cast())
+    }
+
+    unsafe fn multiply(
+        depth: usize,
+        left: Left,
+        right: &[Line],
+        ranges: [Range<usize>; 2],
+        to: Matrix<*mut f32>,
+        add: bool,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { tiles::<M>(M::GROUP.words(depth), left, right, ranges, to, add) };
+    }
 }
 
 /// Packs some rows of a matrix, over some of its columns.
 ///
 /// # Safety
 /// The matrix has these rows and columns, and the processor has the instruction.
-unsafe fn packed<M: Multiply, const WIDTH: usize>(
+pub(super) unsafe fn packed<K: Kernels, const WIDTH: usize>(
     matrix: Matrix<Elements>,
     lanes: Range<usize>,
     depths: Range<usize>,
     to: &mut Vec<Line>,
 ) {
-    let lines = lanes.len().div_ceil(WIDTH) * panel::<WIDTH>(M::GROUP.words(depths.len()));
+    let words = K::words(depths.len());
+    let lines = lanes.len().div_ceil(WIDTH) * panel::<WIDTH>(words);
     if to.len() < lines {
         to.resize(lines, Line::default());
     }
@@ -195,17 +250,17 @@ unsafe fn packed<M: Multiply, const WIDTH: usize>(
         match matrix.at {
             Elements::F32(at) => {
                 let operand = Operand { at, lane, depth };
-                match M::GROUP {
-                    Group::NUMBER => pack::<Plain, WIDTH>(operand, lanes, depths, to),
-                    Group::PAIR => pack_pairs::<Rounding, WIDTH>(operand, lanes, depths, to),
-                    _ => pack::<words::OneByOne<f32>, WIDTH>(operand, lanes, depths, to),
+                match K::GROUP {
+                    Group::NUMBER => pack::<Plain, WIDTH>(operand, lanes, depths, words, to),
+                    Group::PAIR => pack_pairs::<Rounding, WIDTH>(operand, lanes, depths, words, to),
+                    _ => pack::<words::OneByOne<f32>, WIDTH>(operand, lanes, depths, words, to),
                 }
             }
             Elements::Half(at, _) => {
                 let operand = Operand { at, lane, depth };
-                match M::GROUP {
-                    Group::PAIR => pack_pairs::<Rounded, WIDTH>(operand, lanes, depths, to),
-                    _ => pack::<words::OneByOne<u16>, WIDTH>(operand, lanes, depths, to),
+                match K::GROUP {
+                    Group::PAIR => pack_pairs::<Rounded, WIDTH>(operand, lanes, depths, words, to),
+                    _ => pack::<words::OneByOne<u16>, WIDTH>(operand, lanes, depths, words, to),
                 }
             }
         }

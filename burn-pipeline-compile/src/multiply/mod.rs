@@ -23,9 +23,13 @@
 //! elsewhere and for few rows or columns.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod matrix_tiles;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 #[cfg(target_arch = "x86_64")]
@@ -57,9 +61,23 @@ pub(crate) struct Avx512(Found);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bf16 {
     found: Avx512,
-    /// True if pairs are multiplied by AVX512-BF16's instruction, and false if by two multiplications of `f32`. Intel's
-    /// processors take about half as long for the latter.
-    pairs: bool,
+    way: Way,
+}
+
+/// How numbers rounded to `bf16` are multiplied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg(target_arch = "x86_64")]
+enum Way {
+    /// Two multiplications of `f32` for each pair.
+    OneByOne,
+    /// AVX512-BF16's instruction for pairs. Intel's processors take about twice as long for it as for two
+    /// multiplications of `f32`.
+    Pairs,
+    /// Matrix tiles.
+    Tiles(amx::Amx),
+    /// A model of matrix tiles, in tests.
+    #[cfg(test)]
+    ModelOfTiles,
 }
 
 /// The kind of multiplication: numbers of `f32`, or numbers rounded to `bf16`.
@@ -89,8 +107,15 @@ impl Bf16 {
         let found = Avx512::detect()?;
         #[cfg(target_arch = "x86_64")]
         {
-            static PAIRS: LazyLock<bool> = LazyLock::new(|| is_x86_feature_detected!("avx512bf16") && !is_intel());
-            Some(Self { found, pairs: *PAIRS })
+            static WAY: LazyLock<Way> = LazyLock::new(|| {
+                let pairs = is_x86_feature_detected!("avx512bf16");
+                match amx::Amx::detect().filter(|_| pairs) {
+                    Some(tiles) => Way::Tiles(tiles),
+                    None if pairs && !is_intel() => Way::Pairs,
+                    None => Way::OneByOne,
+                }
+            });
+            Some(Self { found, way: *WAY })
         }
         #[cfg(not(target_arch = "x86_64"))]
         match found.0 {}
@@ -103,6 +128,9 @@ fn is_intel() -> bool {
     let vendor = std::arch::x86_64::__cpuid(0);
     [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
 }
+
+#[cfg(not(target_arch = "x86_64"))]
+type Way = Found;
 
 /// A matrix in memory, with its strides.
 #[derive(Clone, Copy, Debug)]
@@ -149,5 +177,5 @@ mod nowhere {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;

@@ -1,6 +1,7 @@
 //! Compares matmuls with sums in `f64` of operands, which the crate `half` rounds if the matmuls round them.
 
-use super::{Avx512, Bf16, By, Elements, Matrix, multiply};
+use super::amx::{Amx, BLOCK, LeftTiles, TILE, TileUnit};
+use super::{Avx512, Bf16, By, Elements, Matrix, Way, multiply};
 use crate::half::Half;
 use burn::tensor::bf16;
 use proptest::prelude::*;
@@ -82,19 +83,35 @@ fn sample(rows: usize, columns: usize, (lies, rounded, seed): (Lies, bool, usize
     Sample { rows, columns, values: values(rows * columns, seed), lies, rounded }
 }
 
-/// Rounded operands, multiplied one by one and, if this processor has the instruction, in pairs.
-fn rounding() -> impl Iterator<Item = By> {
-    #[cfg(target_arch = "x86_64")]
+/// The ways to multiply rounded operands whose sums are those of pairs: one by one and, if this processor has the
+/// instruction, in pairs.
+fn pairs() -> impl Iterator<Item = By> {
+    ways(|way| matches!(way, Way::OneByOne | Way::Pairs))
+}
+
+/// The ways whose sums are those of matrix tiles: a model and, if this processor has them, tiles.
+fn tiles() -> impl Iterator<Item = By> {
+    ways(|way| !matches!(way, Way::OneByOne | Way::Pairs))
+}
+
+fn ways(wanted: fn(Way) -> bool) -> impl Iterator<Item = By> {
     let pairs = is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    let pairs = false;
-    let ways = move |found| [false, true].map(|pairs| Bf16 { found, pairs }).into_iter();
-    Avx512::detect().into_iter().flat_map(ways).filter(move |way| pairs || !way.pairs).map(By::Rounded)
+    let tiles = Amx::detect().map(Way::Tiles);
+    let all = [Some(Way::OneByOne), Some(Way::Pairs), Some(Way::ModelOfTiles), tiles];
+    let found = Avx512::detect().into_iter().flat_map(move |found| {
+        let known = all.into_iter().flatten().filter(move |way| pairs || *way == Way::OneByOne);
+        known.map(move |way| Bf16 { found, way })
+    });
+    found.filter(move |rounded| wanted(rounded.way)).map(By::Rounded)
+}
+
+fn is_model(by: By) -> bool {
+    matches!(by, By::Rounded(Bf16 { way: Way::ModelOfTiles, .. }))
 }
 
 /// The kinds that this processor supports; none on a processor without vectors of 512 bits.
 fn all() -> impl Iterator<Item = By> {
-    Avx512::detect().map(By::Numbers).into_iter().chain(rounding())
+    Avx512::detect().map(By::Numbers).into_iter().chain(ways(|_| true))
 }
 
 /// The operand as these matmuls may receive it, and the values that they multiply.
@@ -116,7 +133,7 @@ fn size() -> impl Strategy<Value = usize> {
 }
 
 fn depth() -> impl Strategy<Value = usize> {
-    prop_oneof![1 => Just(0), 5 => 1..70_usize, 1 => Just(512), 1 => 513..1100_usize]
+    prop_oneof![1 => Just(0), 1 => Just(32), 5 => 1..70_usize, 1 => Just(512), 1 => 513..1100_usize]
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -174,9 +191,70 @@ proptest! {
             blocks.reduce(|sum, block| sum + block).unwrap_or(0.0)
         };
         let expected: Vec<f32> = (0..rows * columns).map(element).collect();
-        for by in rounding() {
+        for by in pairs() {
             prop_assert_eq!(bits(&matmul(by, [&lhs, &rhs], &to, false, false)), bits(&expected), "{:?}", by);
         }
+    }
+
+    /// The definition of the instruction for tiles: of each 32 elements, those with even and those with odd places are
+    /// summed apart, and both sums are added to the sum so far, in blocks of 512.
+    #[test]
+    fn matmuls_on_tiles_add_sums_of_even_and_odd_elements(
+        [rows, columns] in [size(), size()], depth in depth(), [lhs, rhs, to] in [how(), how(), how()],
+    ) {
+        let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
+        let near = |value: f32| bf16::from_f32(value).to_f32();
+        let chain = |row: usize, column: usize, places: std::iter::StepBy<std::ops::Range<usize>>| {
+            let product = |sum: f32, k: usize| {
+                near(lhs.values[row * depth + k]).mul_add(near(rhs.values[k * columns + column]), sum)
+            };
+            places.fold(0.0_f32, product)
+        };
+        let block = |row: usize, column: usize, start: usize| {
+            let end = depth.min(start + 512);
+            (start..end).step_by(32).fold(0.0_f32, |sum, first| {
+                let last = end.min(first + 32);
+                let [even, odd] = [first, first + 1].map(|first| chain(row, column, (first..last).step_by(2)));
+                sum + (even + odd)
+            })
+        };
+        let element = |at: usize| {
+            let blocks = (0..depth).step_by(512).map(|start| block(at / columns, at % columns, start));
+            blocks.reduce(|sum, block| sum + block).unwrap_or(0.0)
+        };
+        let expected: Vec<f32> = (0..rows * columns).map(element).collect();
+        for by in tiles() {
+            prop_assert_eq!(bits(&matmul(by, [&lhs, &rhs], &to, false, false)), bits(&expected), "{:?}", by);
+        }
+    }
+
+    /// Exponents of all sizes, subnormal numbers, infinities and NaN.
+    #[test]
+    fn tiles_give_the_bits_of_their_model_for_all_numbers(
+        [rows, columns] in [1..40_usize, 1..40_usize], depth in 1..80_usize, small in any::<bool>(), seed in any::<u64>(),
+        [lhs, rhs] in [how(), how()],
+    ) {
+        let mut state = seed | 1;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 32) as u32
+        };
+        // Products around the smallest normal number, or anything.
+        let mut value = || match (small, next()) {
+            (true, bits) => f32::from_bits(bits & 0x807f_ffff | (127 - 63 + bits % 9 - 4) << 23),
+            (false, bits) if bits % 64 == 0 => f32::from_bits(bits | 0x7f80_0000),
+            (false, bits) => f32::from_bits(bits & 0xbfff_ffff),
+        };
+        let mut filled = |sample: Sample| {
+            let values = sample.values.iter().map(|_| value()).collect();
+            Sample { values, ..sample }
+        };
+        let (lhs, rhs) = (filled(sample(rows, depth, lhs)), filled(sample(depth, columns, rhs)));
+        let to = sample(rows, columns, (Lies::Rows, false, 0));
+        let plain = |values: Vec<f32>| values.into_iter().map(|v| if v.is_nan() { f32::NAN } else { v }).collect::<Vec<_>>();
+        let mut all = tiles().map(|by| bits(&plain(matmul(by, [&lhs, &rhs], &to, false, false))));
+        let first = all.next();
+        all.for_each(|other| assert_eq!(Some(other), first));
     }
 
     #[test]
@@ -234,12 +312,16 @@ proptest! {
 #[test]
 fn blocks_of_rows_and_columns_meet_where_they_should() {
     // More than one block of rows, columns and depth; rows map to the same cache sets, or not.
-    for (by, depth) in all().flat_map(|by| [(by, 600), (by, 1024)]) {
+    // The model is slow, so it gets fewer steps along the depth.
+    let depths = |by| if is_model(by) { [33, 64] } else { [600, 1024] };
+    for (by, depth) in all().flat_map(|by| depths(by).map(|depth| (by, depth))) {
         let how = |seed| (Lies::Rows, false, seed);
         let (lhs, rhs) = (sample(300, depth, how(1)), sample(depth, 1100, how(2)));
         let to = sample(300, 1100, how(3));
         let given = matmul(by, [&lhs, &rhs], &to, false, false);
-        for (row, column) in [(0, 0), (239, 511), (240, 512), (299, 1099), (252, 31), (251, 32)] {
+        for (row, column) in
+            [(0, 0), (239, 511), (240, 512), (299, 1099), (252, 31), (251, 32), (255, 1023), (256, 1024), (287, 1055)]
+        {
             let part =
                 |sample: &Sample, values: Vec<f32>, rows, columns| Sample { values, rows, columns, ..sample.clone() };
             let left = part(&lhs, lhs.values[row * depth..(row + 1) * depth].to_vec(), 1, depth);
@@ -277,7 +359,7 @@ fn special_elements_count_the_same_one_by_one_and_in_pairs() {
         let lhs = Sample { rows: count, columns: 1, values: special.to_vec(), lies: Lies::Rows, rounded };
         let rhs = Sample { rows: 1, columns: count, ..lhs.clone() };
         let to = sample(count, count, (Lies::Rows, false, 0));
-        let products = rounding().map(|by| matmul(by, [&lhs, &rhs], &to, false, false));
+        let products = pairs().map(|by| matmul(by, [&lhs, &rhs], &to, false, false));
         // All products that are not subnormal; how a NaN is spelled is up to the processor.
         let plain = |products: Vec<f32>| -> Vec<u32> {
             let plain = products.iter().map(|&value| match () {
@@ -295,4 +377,72 @@ fn special_elements_count_the_same_one_by_one_and_in_pairs() {
         let expected = special.iter().flat_map(|&left| special.map(|right| near(left) * near(right))).collect();
         assert!(all.iter().all(|given| *given == plain(Vec::clone(&expected))), "rounded {rounded}");
     }
+}
+
+/// A model of the processor's tiles.
+pub(super) struct Model;
+
+/// Subnormal numbers as 0.
+fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
+}
+
+/// A product added to a sum with one rounding to 24 bits, whatever the exponent. What is below 2⁻¹²⁶ then becomes 0.
+#[target_feature(enable = "fma")]
+fn product_added(a: f32, b: f32, sum: f32) -> f32 {
+    let [a, b, sum] = [a, b, sum].map(flushed);
+    let near = a.mul_add(b, sum);
+    if near == 0.0 || near.abs() >= 2.0 * f32::MIN_POSITIVE || !near.is_finite() {
+        return near;
+    }
+    // Subnormal numbers have fewer bits, so everything is scaled. No product is large here: it would have to cancel
+    // with a sum, of which a larger bit would be left.
+    let half = 2.0_f32.powi(50);
+    let scaled = (a * half).mul_add(b * half, sum * half * half);
+    if scaled.abs() < f32::MIN_POSITIVE * half * half { 0.0_f32.copysign(near) } else { scaled / half / half }
+}
+
+impl TileUnit for Model {
+    unsafe fn configure() {}
+
+    unsafe fn release() {}
+
+    unsafe fn multiply(
+        steps: usize,
+        left: LeftTiles,
+        right: *const u32,
+        to: *mut f32,
+        row: isize,
+        [rows, columns]: [usize; 2],
+    ) {
+        for (place, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+            let of = |step: usize| {
+                (left.at.wrapping_offset(step as isize * left.step), right.wrapping_add(step * TILE * BLOCK))
+            };
+            // SAFETY: guaranteed by the caller; processors with tiles, or AVX-512, have the instruction.
+            unsafe {
+                let sum = (0..steps).fold(0.0, |sum, step| summed(sum, of(step), (place, left.row), column));
+                *to.offset(place as isize * row).add(column) = sum;
+            }
+        }
+    }
+}
+
+/// Adds the products of 32 elements of a row and a column to a sum.
+///
+/// # Safety
+/// The elements exist, and the processor has fused multiply-add.
+#[target_feature(enable = "fma")]
+unsafe fn summed(sum: f32, (left, right): (*const u8, *const u32), (place, row): (usize, isize), column: usize) -> f32 {
+    let number = |bits: u32| f32::from_bits(bits << 16);
+    let mut chains = [0.0_f32; 2];
+    for (pair, odd) in (0..TILE).flat_map(|pair| [(pair, 0), (pair, 1)]) {
+        // SAFETY: guaranteed by the caller.
+        let (left, right) = unsafe {
+            let left = left.offset(place as isize * row).cast::<u16>().add(2 * pair + odd);
+            (u32::from(left.read_unaligned()), *right.add(pair * BLOCK + column))
+        };
+        chains[odd] = product_added(number(left), number(right >> (16 * odd) & 0xffff), chains[odd]);
+    }
+    flushed(sum + flushed(chains[0] + chains[1]))
 }

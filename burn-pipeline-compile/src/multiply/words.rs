@@ -8,10 +8,11 @@
 
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _CMP_UNORD_Q, _MM_PERM_CDAB, _mm256_maskz_loadu_epi16, _mm512_add_epi32,
-    _mm512_and_si512, _mm512_castps_si512, _mm512_cmp_ps_mask, _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh,
-    _mm512_loadu_si512, _mm512_mask_or_epi32, _mm512_maskz_and_epi32, _mm512_maskz_loadu_epi16, _mm512_maskz_loadu_ps,
-    _mm512_or_si512, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_epi32,
-    _mm512_slli_epi32, _mm512_srli_epi32, _mm512_test_epi32_mask,
+    _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cmp_ps_mask,
+    _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_extracti64x4_epi64, _mm512_loadu_si512, _mm512_mask_or_epi32,
+    _mm512_maskz_and_epi32, _mm512_maskz_loadu_epi16, _mm512_maskz_loadu_ps, _mm512_or_si512, _mm512_permutexvar_epi16,
+    _mm512_set1_epi32, _mm512_setzero_si512, _mm512_shuffle_epi32, _mm512_slli_epi32, _mm512_srli_epi32, _mm512_sub_ps,
+    _mm512_test_epi32_mask,
 };
 use std::marker::PhantomData;
 use std::mem::transmute;
@@ -73,8 +74,11 @@ pub(super) trait Words {
 
 /// Numbers that stay unchanged.
 pub(super) struct Plain;
+/// Pairs of parts of numbers, which are split here. Part 0 is the rounded number; each further part is what the parts
+/// before it leave, rounded.
+pub(super) struct Part<const INDEX: usize>;
 /// Pairs of numbers that are rounded here.
-pub(super) struct Rounding;
+pub(super) type Rounding = Part<0>;
 /// Pairs of numbers that were rounded before.
 pub(super) struct Rounded;
 /// Numbers that are rounded here (`f32`), or were rounded before (`u16`): each pair as two words, the second first.
@@ -105,7 +109,7 @@ impl Words for Plain {
     }
 }
 
-impl Words for Rounding {
+impl<const INDEX: usize> Words for Part<INDEX> {
     type Element = f32;
     const GROUP: Group = Group::PAIR;
 
@@ -115,8 +119,14 @@ impl Words for Rounding {
         let after = elements.saturating_sub(LANES);
         // SAFETY: guaranteed by the caller; masked-out elements are not read.
         unsafe {
-            let low = _mm512_maskz_loadu_ps(first(elements), at);
-            bits(_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(first(after), at.wrapping_add(LANES)), low))
+            let mut low = _mm512_maskz_loadu_ps(first(elements), at);
+            let mut high = _mm512_maskz_loadu_ps(first(after), at.wrapping_add(LANES));
+            for _ in 0..INDEX {
+                let rounded = bits(_mm512_cvtne2ps_pbh(high, low));
+                low = without(low, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(rounded)));
+                high = without(high, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(rounded)));
+            }
+            bits(_mm512_cvtne2ps_pbh(high, low))
         }
     }
 
@@ -127,9 +137,16 @@ impl Words for Rounding {
         let next = of(2 * word + 1);
         // SAFETY: guaranteed by the caller; the table is as long as a vector.
         unsafe {
-            let odd = _mm512_maskz_loadu_ps(next.map_or(0, |_| first(lanes)), next.unwrap_or(at));
-            let one_after_the_other = bits(_mm512_cvtne2ps_pbh(odd, _mm512_maskz_loadu_ps(first(lanes), at)));
-            _mm512_permutexvar_epi16(_mm512_loadu_si512(TURNS.as_ptr().cast()), one_after_the_other)
+            let mut even = _mm512_maskz_loadu_ps(first(lanes), at);
+            let mut odd = _mm512_maskz_loadu_ps(next.map_or(0, |_| first(lanes)), next.unwrap_or(at));
+            let turns = _mm512_loadu_si512(TURNS.as_ptr().cast());
+            let pairs = |even, odd| _mm512_permutexvar_epi16(turns, bits(_mm512_cvtne2ps_pbh(odd, even)));
+            for _ in 0..INDEX {
+                let rounded = pairs(even, odd);
+                even = without(even, rounded);
+                odd = without(odd, _mm512_srli_epi32::<16>(rounded));
+            }
+            pairs(even, odd)
         }
     }
 }
@@ -142,7 +159,7 @@ impl Words for Rounded {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     unsafe fn along(at: *const u16, elements: usize) -> __m512i {
         // SAFETY: guaranteed by the caller.
-        unsafe { _mm512_maskz_loadu_epi16(u32::MAX >> (RUN - elements.min(RUN)), at.cast()) }
+        unsafe { _mm512_maskz_loadu_epi16((u64::from(u32::MAX) >> (RUN - elements.min(RUN))) as u32, at.cast()) }
     }
 
     #[inline]
@@ -235,6 +252,13 @@ unsafe fn widened(at: *const u16, elements: usize) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn swapped(words: __m512i) -> __m512i {
     _mm512_shuffle_epi32::<_MM_PERM_CDAB>(words)
+}
+
+/// What is left of numbers without their rounded values, which are the lower half of each word.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn without(numbers: __m512, rounded: __m512i) -> __m512 {
+    _mm512_sub_ps(numbers, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(rounded)))
 }
 
 /// 0, 16, 1, 17, and so on.

@@ -1,0 +1,277 @@
+//! Intel's matrix tiles (AMX): permission to use them, and the kernels that multiply tiles of `bf16`.
+//!
+//! Guarantees: an [`Amx`] exists only in a process that may use tiles. An instruction (`tdpbf16ps`) multiplies 16 pairs
+//! along the depth: it sums the first products of all pairs, and the second ones, each with one rounding and from 0,
+//! then adds both sums, then adds that to the tile. It takes subnormal numbers as 0, and a subnormal result becomes 0
+//! (Intel's Software Developer's Manual, TDPBF16PS; compared with a model in `tests.rs`).
+//!
+//! 1. The processor says whether it has tiles, the system whether it saves them, and Linux permits them to the process
+//!    on request (`arch_prctl`, Documentation/arch/x86/xstate.rst). It refuses if a thread's signal stack is too small
+//!    for them.
+//! 2. Tiles and their configuration belong to a thread and are lost in calls of other code, so a block of `to` is one
+//!    `asm!`, and a thread configures its tiles for each pair of packed blocks.
+//! 3. Four tiles of sums, two of the left and two of the right operand are in use: each loaded tile is multiplied
+//!    twice.
+
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::sync::LazyLock;
+
+/// Proof that this process may use tiles.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Amx(());
+
+/// The rows of a tile, and its columns in words of 32 bits.
+pub(super) const TILE: usize = 16;
+/// The rows and columns of a block of sums: two tiles each.
+pub(super) const BLOCK: usize = 2 * TILE;
+
+impl Amx {
+    /// Returns `None` if there are no tiles of `bf16` here. The first call asks the system for permission.
+    pub(super) fn detect() -> Option<Self> {
+        static FOUND: LazyLock<bool> = LazyLock::new(|| processor_has_tiles() && system_permits());
+        FOUND.then_some(Self(()))
+    }
+}
+
+/// Returns true if the processor has tiles of `bf16` with 16 rows of 64 bytes, and the system saves them.
+fn processor_has_tiles() -> bool {
+    if __cpuid(0).eax < 0x1e {
+        return false;
+    }
+    let has = |register: u32, bit: u32| register >> bit & 1 == 1;
+    let (basic, extended) = (__cpuid(1), __cpuid_count(7, 0));
+    let [osxsave, bf16, tiles] = [has(basic.ecx, 27), has(extended.edx, 22), has(extended.edx, 24)];
+    let (palette, unit) = (__cpuid_count(0x1d, 1), __cpuid_count(0x1e, 0));
+    let tiles_are_whole = palette.ebx & 0xffff >= 64 && palette.ebx >> 16 >= 8 && palette.ecx & 0xffff >= 16;
+    let unit_is_whole = unit.ebx & 0xff >= 16 && unit.ebx >> 8 & 0xffff >= 64;
+    osxsave && bf16 && tiles && tiles_are_whole && unit_is_whole && saved_states() >> 17 & 3 == 3
+}
+
+/// The parts of a thread's state that the system saves. Only on processors that have `xgetbv` (OSXSAVE).
+fn saved_states() -> u32 {
+    let states: u32;
+    // SAFETY: the caller has seen that the instruction exists; it only reads a register.
+    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") states, out("edx") _, options(nomem, nostack, preserves_flags)) };
+    states
+}
+
+/// Asks the system for permission.
+#[cfg(target_os = "linux")]
+fn system_permits() -> bool {
+    const ARCH_PRCTL: isize = 158;
+    const REQUEST_STATE: usize = 0x1023;
+    const TILE_DATA: usize = 18;
+    let result: isize;
+    // SAFETY: the call changes which state the system saves for this process, and no memory.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") REQUEST_STATE,
+            in("rsi") TILE_DATA,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn system_permits() -> bool {
+    false
+}
+
+/// The configuration of all eight tiles: 16 rows of 64 bytes.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static WHOLE: Configuration = Configuration {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+/// Where a kernel finds the left operand: two tiles for each 32 elements along the depth.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeftTiles {
+    pub(super) at: *const u8,
+    /// The bytes from one row to the next.
+    pub(super) row: isize,
+    /// The bytes from the elements of one instruction to the next ones.
+    pub(super) step: isize,
+}
+
+/// What multiplies tiles: the processor, or in tests a model of it.
+pub(super) trait TileUnit {
+    /// Configures this thread's tiles.
+    ///
+    /// # Safety
+    /// There is an [`Amx`].
+    unsafe fn configure();
+
+    /// Frees this thread's tiles.
+    ///
+    /// # Safety
+    /// There is an [`Amx`].
+    unsafe fn release();
+
+    /// Writes a block of sums over `steps` times 32 elements, at least once: at most [`BLOCK`] rows and columns,
+    /// rounded up to whole tiles.
+    ///
+    /// # Safety
+    /// Tiles are configured. Operands have these elements: rows of the left one, pairs of 32 columns of the right one.
+    /// The target has whole tiles, `row` elements from one row to the next, and nothing else refers to it.
+    unsafe fn multiply(steps: usize, left: LeftTiles, right: *const u32, to: *mut f32, row: isize, sizes: [usize; 2]);
+}
+
+/// The processor.
+pub(super) struct Processor;
+
+/// A kernel over `steps` steps: tiles 0 to 3 are sums, 4 and 5 the left operand, 6 and 7 the right one.
+macro_rules! kernel {
+    ($name:ident, [$($zero:literal),+], [$($step:literal),+], [$($store:literal),+]) => {
+        /// # Safety
+        /// As for [`TileUnit::multiply`].
+        #[inline(always)]
+        unsafe fn $name(steps: usize, left: LeftTiles, right: *const u32, to: *mut f32, row: isize) {
+            let row = row * size_of::<f32>() as isize;
+            // SAFETY: guaranteed by the caller; all tiles are named as changed.
+            unsafe {
+                asm!(
+                    $($zero,)+
+                    "2:",
+                    $($step,)+
+                    "add {a}, {step}",
+                    "add {below}, {step}",
+                    "add {b}, 2048",
+                    "dec {steps}",
+                    "jnz 2b",
+                    $($store,)+
+                    steps = inout(reg) steps => _,
+                    a = inout(reg) left.at => _,
+                    below = inout(reg) left.at.wrapping_offset(TILE as isize * left.row) => _,
+                    along = in(reg) left.row,
+                    step = in(reg) left.step,
+                    b = inout(reg) right => _,
+                    pairs = in(reg) 4 * BLOCK,
+                    to = in(reg) to,
+                    to_below = in(reg) to.wrapping_byte_offset(TILE as isize * row),
+                    row = in(reg) row,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+kernel!(
+    two_by_two,
+    ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
+    [
+        "tileloadd tmm4, [{a} + {along}*1]",
+        "tileloadd tmm6, [{b} + {pairs}*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm7, [{b} + {pairs}*1 + 64]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tileloadd tmm5, [{below} + {along}*1]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tdpbf16ps tmm3, tmm5, tmm7"
+    ],
+    [
+        "tilestored [{to} + {row}*1], tmm0",
+        "tilestored [{to} + {row}*1 + 64], tmm1",
+        "tilestored [{to_below} + {row}*1], tmm2",
+        "tilestored [{to_below} + {row}*1 + 64], tmm3"
+    ]
+);
+kernel!(
+    one_by_two,
+    ["tilezero tmm0", "tilezero tmm1"],
+    [
+        "tileloadd tmm4, [{a} + {along}*1]",
+        "tileloadd tmm6, [{b} + {pairs}*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm7, [{b} + {pairs}*1 + 64]",
+        "tdpbf16ps tmm1, tmm4, tmm7"
+    ],
+    ["tilestored [{to} + {row}*1], tmm0", "tilestored [{to} + {row}*1 + 64], tmm1", "/* {to_below} */"]
+);
+kernel!(
+    two_by_one,
+    ["tilezero tmm0", "tilezero tmm2"],
+    [
+        "tileloadd tmm4, [{a} + {along}*1]",
+        "tileloadd tmm6, [{b} + {pairs}*1]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm5, [{below} + {along}*1]",
+        "tdpbf16ps tmm2, tmm5, tmm6"
+    ],
+    ["tilestored [{to} + {row}*1], tmm0", "tilestored [{to_below} + {row}*1], tmm2"]
+);
+kernel!(
+    one_by_one,
+    ["tilezero tmm0"],
+    ["tileloadd tmm4, [{a} + {along}*1]", "tileloadd tmm6, [{b} + {pairs}*1]", "tdpbf16ps tmm0, tmm4, tmm6"],
+    ["tilestored [{to} + {row}*1], tmm0", "/* {to_below} */"]
+);
+
+impl TileUnit for Processor {
+    #[inline(always)]
+    unsafe fn configure() {
+        // SAFETY: guaranteed by the caller; the configuration is valid.
+        unsafe {
+            asm!(
+                "ldtilecfg [{0}]",
+                in(reg) &raw const WHOLE,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(readonly, nostack, preserves_flags),
+            );
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn release() {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            asm!(
+                "tilerelease",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply(
+        steps: usize,
+        left: LeftTiles,
+        right: *const u32,
+        to: *mut f32,
+        row: isize,
+        [rows, columns]: [usize; 2],
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            match (rows > TILE, columns > TILE) {
+                (true, true) => two_by_two(steps, left, right, to, row),
+                (false, true) => one_by_two(steps, left, right, to, row),
+                (true, false) => two_by_one(steps, left, right, to, row),
+                (false, false) => one_by_one(steps, left, right, to, row),
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Multiplies blocks of `bf16` on matrix tiles ([`amx`](super::amx)).
+//!
+//! 1. The right operand is packed as pairs, in the same panels of 32 columns as for vectors. Rows of the left operand
+//!    need no turning: a tile has 16 rows of 32 elements along the depth. They are read in place if they are `bf16` and
+//!    whole, and packed otherwise ([`pack_rows`]). The depth is filled up with 0 to whole tiles.
+//! 2. A block of 32 rows and columns is summed in tiles over the depth, and stored to the target. If the target is
+//!    added to, has fewer rows or columns, or is strided, the block is stored to a buffer and copied from there.
+
+use super::amx::{BLOCK, LeftTiles, TILE, TileUnit};
+use super::blocks::{Kernels, SAME_SETS};
+use super::kernel::COLUMNS;
+use super::pack::{Operand, pack_rows, panel};
+use super::tiles::cut;
+use super::words::{Group, LANES, Line, RUN, Rounded, Rounding, first};
+use super::{Elements, Matrix};
+use crate::half::Half;
+use std::arch::x86_64::{_mm512_add_ps, _mm512_load_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+const _: () = assert!(BLOCK == COLUMNS, "the panels of the right operand are as wide as two tiles");
+
+/// Pairs of `bf16` on tiles.
+pub(super) struct Tiles<U>(PhantomData<U>);
+
+/// A block of the left operand.
+#[derive(Clone, Copy)]
+pub(super) struct LeftBlock {
+    tiles: LeftTiles,
+    /// The bytes from 32 rows to the next ones.
+    panel: isize,
+}
+
+/// A block of sums.
+#[repr(align(64))]
+struct Block([[f32; BLOCK]; BLOCK]);
+
+impl<U: TileUnit> Kernels for Tiles<U> {
+    const GROUP: Group = Group::PAIR;
+    const BLOCK_ROWS: usize = 8 * BLOCK;
+    type Left = LeftBlock;
+
+    fn words(depth: usize) -> usize {
+        depth.div_ceil(RUN) * TILE
+    }
+
+    unsafe fn left(lhs: Matrix<Elements>, rows: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) -> LeftBlock {
+        let whole = rows.len().is_multiple_of(BLOCK) && depths.len().is_multiple_of(RUN);
+        let bytes = lhs.row * size_of::<u16>() as isize;
+        if let Elements::Half(at, Half::Bf16) = lhs.at
+            && lhs.column == 1
+            && whole
+            && !bytes.unsigned_abs().is_multiple_of(SAME_SETS)
+        {
+            let at = at.wrapping_offset(rows.start as isize * lhs.row + depths.start as isize);
+            let tiles = LeftTiles { at: at.cast(), row: bytes, step: (size_of::<u16>() * RUN) as isize };
+            return LeftBlock { tiles, panel: BLOCK as isize * bytes };
+        }
+        let (lines, panels) = (panel::<BLOCK>(Self::words(depths.len())), rows.len().div_ceil(BLOCK));
+        if to.len() < panels * lines {
+            to.resize(panels * lines, Line::default());
+        }
+        let (lane, depth) = (lhs.row, lhs.column);
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            match lhs.at {
+                Elements::F32(at) => pack_rows::<Rounding>(Operand { at, lane, depth }, rows, depths, to),
+                Elements::Half(at, _) => pack_rows::<Rounded>(Operand { at, lane, depth }, rows, depths, to),
+            }
+        }
+        let line = size_of::<Line>() as isize;
+        let tiles = LeftTiles { at: to.as_ptr().cast(), row: line, step: BLOCK as isize * line };
+        LeftBlock { tiles, panel: lines as isize * line }
+    }
+
+    unsafe fn multiply(
+        depth: usize,
+        left: LeftBlock,
+        right: &[Line],
+        [rows, columns]: [Range<usize>; 2],
+        to: Matrix<*mut f32>,
+        add: bool,
+    ) {
+        let steps = depth.div_ceil(RUN);
+        let lines = panel::<BLOCK>(steps * TILE);
+        let mut sums = Block([[0.0; BLOCK]; BLOCK]);
+        // SAFETY: guaranteed by the caller. Nothing else runs on this thread between both calls.
+        unsafe {
+            U::configure();
+            for (place, rows) in cut(rows, BLOCK).enumerate() {
+                let at = left.tiles.at.wrapping_offset(place as isize * left.panel);
+                let left = LeftTiles { at, ..left.tiles };
+                for (place, columns) in cut(columns.clone(), BLOCK).enumerate() {
+                    let right = right[place * lines..].as_ptr().cast();
+                    let at = to.at.wrapping_offset(rows.start as isize * to.row + columns.start as isize * to.column);
+                    let sizes = [rows.len(), columns.len()];
+                    if sizes == [BLOCK; 2] && to.column == 1 && !add {
+                        U::multiply(steps, left, right, at, to.row, sizes);
+                    } else {
+                        U::multiply(steps, left, right, sums.0.as_mut_ptr().cast(), BLOCK as isize, sizes);
+                        copy(&sums, sizes, Matrix { at, ..to }, add);
+                    }
+                }
+            }
+            U::release();
+        }
+    }
+}
+
+/// Copies sums to the target, or adds them.
+///
+/// # Safety
+/// The target has these rows and columns, and nothing else refers to it; the processor has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn copy(sums: &Block, [rows, columns]: [usize; 2], to: Matrix<*mut f32>, add: bool) {
+    for (place, sums) in sums.0[..rows].iter().enumerate() {
+        let at = to.at.wrapping_offset(place as isize * to.row);
+        if to.column != 1 {
+            for (place, &sum) in sums[..columns].iter().enumerate() {
+                // SAFETY: guaranteed by the caller.
+                unsafe {
+                    let at = at.wrapping_offset(place as isize * to.column);
+                    *at = if add { *at + sum } else { sum };
+                }
+            }
+            continue;
+        }
+        for start in (0..columns).step_by(LANES) {
+            let (at, mask) = (at.wrapping_add(start), first(columns - start));
+            // SAFETY: as above; a row of sums is aligned.
+            unsafe {
+                let sums = _mm512_load_ps(sums[start..].as_ptr());
+                let sums = if add { _mm512_add_ps(_mm512_maskz_loadu_ps(mask, at), sums) } else { sums };
+                _mm512_mask_storeu_ps(at, mask, sums);
+            }
+        }
+    }
+}
