@@ -2,6 +2,7 @@
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
+use burn_pipeline::Matmuls;
 use burn_pipeline::execute::Tuning;
 use burn_pipeline::schedule::{Chunks, Schedule, Size};
 use burn_pipeline::stage::Batch;
@@ -22,10 +23,17 @@ pub struct Options {
     pub merge: bool,
     /// `Builder::compile`.
     pub compile: bool,
-    /// `Builder::bf16_matmuls`.
-    pub bf16: bool,
+    /// `Builder::matmuls`.
+    pub matmuls: Matmuls,
     /// `Tuning::record_every`, if not 0.
     pub record_every: usize,
+}
+
+/// The matmuls of this name.
+pub fn matmuls(name: &str) -> Result<Matmuls, String> {
+    let all = [Matmuls::F32, Matmuls::Bf16, Matmuls::Bf16x3, Matmuls::Bf16x6];
+    let found = all.into_iter().find(|matmuls| format!("{matmuls:?}").eq_ignore_ascii_case(name));
+    found.ok_or_else(|| format!("matmuls are one of {all:?}, not `{name}`"))
 }
 
 /// Eight blocks of width 256.
@@ -66,7 +74,7 @@ pub fn pipeline(schedule: Box<dyn Schedule>, size: Size, options: Options) -> Op
         .optimizer(|| AdamWConfig::new().init())
         .tuning(Tuning { merge_weights: options.merge, record_every: options.record_every.max(1), ..Tuning::default() })
         .compile(options.compile)
-        .bf16_matmuls(options.bf16)
+        .matmuls(options.matmuls)
         .build()
         .ok()
 }

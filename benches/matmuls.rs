@@ -5,7 +5,8 @@
 //! 1. The shapes are those of the step of the bench `pytorch`: forward, input gradient (the right operand is a
 //!    transposed view) and weight gradient (the left operand is one). In the last shape packing is less than 1 % of
 //!    the work, so its row shows the kernels alone.
-//! 2. Elements: `f32`; `f32` rounded to `bf16` (`Builder::bf16_matmuls`, and `torch.autocast`); and `bf16` tensors.
+//! 2. Elements: `f32`; `f32` as products of `bf16` parts (`Matmuls::Bf16x6` and `Bf16x3`, with matrix tiles); `f32`
+//!    rounded to `bf16` (`Matmuls::Bf16`, and `torch.autocast`); and `bf16` tensors.
 //! 3. Each round runs all contestants of a shape in turn. A contestant multiplies for about 40 ms per round.
 
 #![allow(missing_docs, clippy::print_stdout, reason = "a benchmark prints")]
@@ -19,7 +20,7 @@ use burn::backend::ir::{
     BaseOperationIr, FloatOperationIr, MatmulOpIr, OperationIr, SwapDimsOpIr, TensorId, TensorIr, TensorStatus,
 };
 use burn::tensor::{DType, Shape, TensorData};
-use burn_pipeline_compile::{Bf16, Compiled, Mismatch, Tensors};
+use burn_pipeline_compile::{Bf16, Compiled, Mismatch, Parts, Tensors};
 use std::collections::HashMap;
 use std::error::Error;
 use std::time::Instant;
@@ -30,6 +31,7 @@ const WORK: f64 = 8e9;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Elements {
     F32,
+    Split(Parts),
     Rounded,
     Bf16,
 }
@@ -107,7 +109,11 @@ fn values(shape: [usize; 2]) -> TensorData {
 /// A compiled program of one matmul. Returns the seconds of a run of it, each time that it is called.
 fn compiled(row: &Row, elements: Elements) -> Option<impl FnMut() -> Result<f64, Box<dyn Error>> + use<>> {
     let dtype = if elements == Elements::Bf16 { DType::BF16 } else { DType::F32 };
-    let rounded = if elements == Elements::F32 { None } else { Some(Bf16::detect()?) };
+    let rounded = match elements {
+        Elements::F32 => None,
+        Elements::Split(parts) => Some(Bf16::detect(parts)?),
+        Elements::Rounded | Elements::Bf16 => Some(Bf16::detect(Parts::One)?),
+    };
     let [rows, depth, columns] = row.sizes;
     let shapes = row.stored().into_iter().chain([[rows, depth], [depth, columns], [rows, columns]]);
     let tensor = |(id, shape): (u64, [usize; 2])| TensorIr {
@@ -162,14 +168,33 @@ fn plain_gemm(row: &Row) -> impl FnMut() -> Result<f64, Box<dyn Error>> + use<> 
     }
 }
 
-const COLUMNS: [&str; 7] = ["f32", "`gemm`, f32", "PyTorch, f32", "rounded", "`autocast`", "bf16", "PyTorch, bf16"];
+/// The columns: ours, and what PyTorch calls its own.
+const COLUMNS: [(&str, Contestant); 9] = [
+    ("f32", Contestant::Own(Elements::F32)),
+    ("`gemm`, f32", Contestant::Gemm),
+    ("PyTorch, f32", Contestant::PyTorch("f32")),
+    ("bf16x6", Contestant::Own(Elements::Split(Parts::Three))),
+    ("bf16x3", Contestant::Own(Elements::Split(Parts::Two))),
+    ("rounded", Contestant::Own(Elements::Rounded)),
+    ("`autocast`", Contestant::PyTorch("rounded")),
+    ("bf16", Contestant::Own(Elements::Bf16)),
+    ("PyTorch, bf16", Contestant::PyTorch("bf16")),
+];
+
+#[derive(Clone, Copy)]
+enum Contestant {
+    Own(Elements),
+    Gemm,
+    PyTorch(&'static str),
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let rounds = Flags::read(&[("--rounds N", "rounds; 9 if absent")]).number("--rounds", 9);
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global()?;
     let (mut torch, version) = PyTorch::start("matmul.py", &[], env!("CARGO_TARGET_TMPDIR"))?;
     println!("{version}; {rounds} rounds; GFLOP/s: median (min..max)\n");
-    println!("| matmul | rows x depth x columns | {} |\n|---|---|{}", COLUMNS.join(" | "), "---|".repeat(7));
+    let columns = COLUMNS.map(|(name, _)| name).join(" | ");
+    println!("| matmul | rows x depth x columns | {columns} |\n|---|---|{}", "---|".repeat(COLUMNS.len()));
     for row in &ROWS {
         let cells = measured(row, rounds, &mut torch)?;
         let [rows, depth, columns] = row.sizes;
@@ -180,25 +205,29 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// The speed of each contestant.
 fn measured(row: &Row, rounds: usize, torch: &mut PyTorch) -> Result<Vec<String>, Box<dyn Error>> {
-    let mut own = [Elements::F32, Elements::Rounded, Elements::Bf16].map(|elements| compiled(row, elements));
+    let layout = match row.layout {
+        Layout::Plain => "plain",
+        Layout::Right => "right",
+        Layout::Left => "left",
+    };
+    let [rows, depth, columns] = row.sizes;
+    let mut own = COLUMNS.map(|(_, contestant)| match contestant {
+        Contestant::Own(elements) => compiled(row, elements),
+        _ => None,
+    });
     let mut gemm = plain_gemm(row);
     let mut seconds = vec![Vec::new(); COLUMNS.len()];
     for _ in 0..=rounds {
-        for (place, elements) in ["f32", "rounded", "bf16"].iter().enumerate() {
-            let [own_place, torch_place] = [[0, 2], [3, 4], [5, 6]][place];
-            if let Some(own) = &mut own[place] {
-                seconds[own_place].push(own()?);
-            }
-            let layout = match row.layout {
-                Layout::Plain => "plain",
-                Layout::Right => "right",
-                Layout::Left => "left",
-            };
-            let [rows, depth, columns] = row.sizes;
-            let line = format!("{elements} {layout} {rows} {depth} {columns} {}", row.times());
-            seconds[torch_place].push(torch.seconds(&line)?);
+        for ((seconds, own), (_, contestant)) in seconds.iter_mut().zip(&mut own).zip(COLUMNS) {
+            seconds.extend(match (contestant, own) {
+                (Contestant::Own(_), own) => own.as_mut().map(|run| run()).transpose()?,
+                (Contestant::Gemm, _) => Some(gemm()?),
+                (Contestant::PyTorch(elements), _) => {
+                    let line = format!("{elements} {layout} {rows} {depth} {columns} {}", row.times());
+                    Some(torch.seconds(&line)?)
+                }
+            });
         }
-        seconds[1].push(gemm()?);
     }
     let cell = |seconds: &Vec<f64>| match seconds.get(1..) {
         None => "-".to_owned(),

@@ -1,9 +1,9 @@
 //! Pipelines of Burn compared with PyTorch's: one model, one machine, with alternating steps.
 //!
-//! `cargo bench -p benches --bench pytorch [-- [--rounds N] [--bf16] [--record-every N]]`. With `--bf16`, compiled
-//! stages round operands of matmuls (`Builder::bf16_matmuls`), and PyTorch runs under `autocast`. The environment
-//! variable `PYTHON` names an interpreter that has PyTorch; without it, the first run installs PyTorch into a virtual
-//! environment under `target/`.
+//! `cargo bench -p benches --bench pytorch [-- [--rounds N] [--matmuls NAME] [--record-every N]]`. `--matmuls` is
+//! `Builder::matmuls` of compiled stages: `f32`, `bf16`, `bf16x3` or `bf16x6`. With `bf16`, PyTorch runs under
+//! `autocast`. The environment variable `PYTHON` names an interpreter that has PyTorch; without it, the first run
+//! installs PyTorch into a virtual environment under `target/`.
 //!
 //! 1. Every contestant is built first: the loop on one device, and the schedules that both have over two ranks of
 //!    one thread each; eager and compiled.
@@ -18,6 +18,7 @@ use benches::gpt_step::{self, MICROBATCHES, Options, RATE, config};
 use benches::plain::PlainLoop;
 use benches::spread::Spread;
 use benches::torch::PyTorch;
+use burn_pipeline::Matmuls;
 use burn_pipeline::schedule::{OneFOneB, by_name};
 use std::cell::RefCell;
 use std::error::Error;
@@ -93,13 +94,13 @@ fn pipeline(schedule: &str, compile: bool, options: Options) -> Option<Step> {
 fn main() -> Result<(), Box<dyn Error>> {
     let flags = Flags::read(&[
         ("--rounds N", "rounds; 7 if absent"),
-        ("--bf16", "`bf16` matmuls beside `autocast`"),
+        ("--matmuls NAME", "`Builder::matmuls` of compiled stages; `bf16` is beside `autocast`; `f32` if absent"),
         ("--record-every N", "`Tuning::record_every` of compiled stages; 1 if absent"),
     ]);
-    let (rounds, bf16) = (flags.number("--rounds", 7), flags.has("--bf16"));
+    let (rounds, matmuls) = (flags.number("--rounds", 7), gpt_step::matmuls(flags.text("--matmuls").unwrap_or("f32"))?);
     let options =
-        Options { compile: true, bf16, record_every: flags.number("--record-every", 1), ..Options::default() };
-    let flags: &[&str] = if bf16 { &["--bf16"] } else { &[] };
+        Options { compile: true, matmuls, record_every: flags.number("--record-every", 1), ..Options::default() };
+    let flags: &[&str] = if matmuls == Matmuls::Bf16 { &["--bf16"] } else { &[] };
     let (torch, first) = PyTorch::start("step.py", flags, env!("CARGO_TARGET_TMPDIR"))?;
     let torch = Rc::new(RefCell::new(torch));
     let mut names = first.split('\t').map(str::to_owned);

@@ -1,11 +1,11 @@
 //! Whole training steps: every schedule on two ranks of one thread each, compared with the plain loop on one
 //! thread.
 //!
-//! `cargo bench -p benches --bench step [-- [--rounds N] [--schedules A,B] [--merge] [--compile [--bf16]]]`
+//! `cargo bench -p benches --bench step [-- [--rounds N] [--schedules A,B] [--merge] [--compile [--matmuls NAME]]]`
 //!
 //! `--merge` runs schedules that split their backward a second time with `Tuning::merge_weights`. `--compile` runs
 //! all a second time with `Builder::compile`, and adds 1F1B on one rank and the matmuls of a step alone, the roofline
-//! of one rank. `--bf16` runs compiled ones once more with `Builder::bf16_matmuls`.
+//! of one rank. `--matmuls` (`bf16`, `bf16x3`, `bf16x6`) runs compiled ones once more with these `Builder::matmuls`.
 //!
 //! 1. Every contestant is built first: same model, same batch, same optimizer.
 //! 2. Each round runs all contestants in turn, so that other load on the machine affects all alike.
@@ -21,6 +21,7 @@ use benches::gpt_step::{self, BATCH, MICROBATCHES, Options, RATE, config};
 use benches::plain::PlainLoop;
 use benches::roofline::Roofline;
 use benches::spread::Spread;
+use burn_pipeline::Matmuls;
 use burn_pipeline::plan::Op;
 use burn_pipeline::schedule::{OneFOneB, Schedule, Size, all};
 use burn_pipeline::simulate::{SimulateOptions, simulate};
@@ -42,10 +43,10 @@ fn contestant(schedule: Box<dyn Schedule>, ranks: usize, options: Options) -> Op
     let pipeline = gpt_step::pipeline(schedule, size, options)?;
     let alone = if ranks == 1 { " on 1 rank" } else { "" };
     let merged = if options.merge { ", merged W" } else { "" };
-    let compiled = match (options.bf16, options.compile) {
-        (true, _) => ", compiled, bf16",
-        (false, true) => ", compiled",
-        (false, false) => "",
+    let compiled = match (options.matmuls, options.compile) {
+        (Matmuls::F32, true) => ", compiled".to_owned(),
+        (Matmuls::F32, false) => String::new(),
+        (matmuls, _) => format!(", compiled, {matmuls:?}"),
     };
     let name = format!("{name}{alone}{merged}{compiled}");
     Some(Contestant { name, pipeline, steps: Vec::new(), reports: Vec::new(), size })
@@ -57,7 +58,7 @@ fn main() {
         ("--schedules A,B", "schedules by name; all if absent"),
         ("--merge", "schedules that split backwards run with merged `W`s too"),
         ("--compile", "all run compiled too"),
-        ("--bf16", "with --compile: `bf16` matmuls too"),
+        ("--matmuls NAME", "with --compile: such matmuls too (bf16, bf16x3, bf16x6)"),
     ]);
     let rounds = flags.number("--rounds", 9);
     let wanted = flags.text("--schedules").map(str::to_lowercase);
@@ -75,8 +76,8 @@ fn main() {
         contestants.extend(contestant(Box::new(OneFOneB), 1, plain_options));
         contestants.extend(contestant(Box::new(OneFOneB), 1, options));
         contestants.extend(schedules().filter_map(|schedule| contestant(schedule, RANKS, options)));
-        if flags.has("--bf16") {
-            let options = Options { bf16: true, ..options };
+        if let Some(name) = flags.text("--matmuls") {
+            let options = Options { matmuls: gpt_step::matmuls(name).unwrap(), ..options };
             contestants.extend(contestant(Box::new(OneFOneB), 1, options));
             contestants.extend(schedules().filter_map(|schedule| contestant(schedule, RANKS, options)));
         }

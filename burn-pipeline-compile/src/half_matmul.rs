@@ -11,7 +11,7 @@
 
 use crate::half::Half;
 use crate::matmul_kernel::{SMALL, multiply};
-use crate::multiply::{Bf16, Elements, Matrix};
+use crate::multiply::{Bf16, Elements, Matrix, Parts};
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -111,11 +111,13 @@ pub(crate) unsafe fn multiply_half(
     }
 }
 
-/// The proof that operands may be multiplied in pairs of `bf16`.
-fn pairs(rounded: Option<Bf16>, operands: &[Matrix<Elements>; 2]) -> Option<Bf16> {
+/// The proof that operands may be multiplied in `bf16`. Only `f32` is split.
+fn pairs(split_or_rounded: Option<Bf16>, operands: &[Matrix<Elements>; 2]) -> Option<Bf16> {
+    let rounded = split_or_rounded.filter(|found| found.rounds());
     let all = |known: fn(&Elements) -> bool| operands.iter().all(|operand| known(&operand.at));
     match () {
-        () if all(|at| matches!(at, Elements::Half(_, Half::Bf16))) => rounded.or_else(Bf16::detect),
+        () if all(|at| matches!(at, Elements::F32(_))) => split_or_rounded,
+        () if all(|at| matches!(at, Elements::Half(_, Half::Bf16))) => rounded.or_else(|| Bf16::detect(Parts::One)),
         () if all(|at| !matches!(at, Elements::Half(_, Half::F16))) => rounded,
         () => None,
     }

@@ -40,7 +40,9 @@ pub(crate) unsafe fn multiply(
     let [rows, columns, depth] = sizes;
     let plain = matches!((lhs.at, rhs.at), (Elements::F32(_), Elements::F32(_)));
     assert!(plain || rounded.is_some(), "half-precision operands were widened");
-    let own = rounded.map(By::Rounded).or_else(|| numbers(sizes, to, [lhs, rhs]));
+    // Few rows or columns would leave most of a split matmul's tiles empty.
+    let worth = |found: &Bf16| found.rounds() || rows.min(columns) >= FEW;
+    let own = rounded.filter(worth).map(By::Rounded).or_else(|| numbers(sizes, to, [lhs, rhs]));
     let kept = if add { 1.0_f32 } else { 0.0 };
     // SAFETY: guaranteed by the caller.
     unsafe {

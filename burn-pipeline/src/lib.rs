@@ -97,6 +97,6 @@ pub use burn_pipeline_plan::{cost, page, pass, plan, planner, schedule, simulate
 pub use burn_pipeline_plan::plan::Plan;
 pub use burn_pipeline_plan::schedule::{Schedule, Size};
 pub use layers::{Layer, Sequential};
-pub use stage::{Accumulation, Batch, Loss, Precision, Reduction, Stage, StageBox, init_seeded};
+pub use stage::{Accumulation, Batch, Loss, Matmuls, Precision, Reduction, Stage, StageBox, init_seeded};
 pub use train::{AutoPipeline, Builder, Checkpoints, Pipeline, StageContext, StepReport};
 pub use vocabulary::Vocabulary;

@@ -81,7 +81,12 @@ impl Case for Stack {
     }
 }
 
-pub(crate) struct Text {
+/// A transformer.
+pub(crate) type Text = SomeText<false>;
+/// A transformer all of whose matmuls have at least 16 rows and columns.
+pub(crate) type WideText = SomeText<true>;
+
+pub(crate) struct SomeText<const WIDE: bool> {
     tokens: Tensor<2, Int>,
     next: Tensor<2, Int>,
 }
@@ -90,33 +95,39 @@ pub(crate) fn small_gpt() -> GptConfig {
     GptConfig::new().with_d_model(8).with_layers(8).with_heads(2).with_seq(6).with_vocab(17).with_seed(3)
 }
 
-impl Text {
+impl<const WIDE: bool> SomeText<WIDE> {
+    fn config() -> GptConfig {
+        match WIDE {
+            false => small_gpt(),
+            true => small_gpt().with_d_model(32).with_seq(20).with_vocab(40),
+        }
+    }
+
     pub(crate) fn new(samples: usize) -> Self {
-        let device = device();
+        let (device, GptConfig { seq, vocab, .. }) = (device(), Self::config());
         let draw = |seed| {
-            let tokens: Vec<i32> = noise(seed, samples * 6).iter().map(|x| ((x + 1.0) * 8.5) as i32).collect();
-            Tensor::<1, Int>::from_ints(&*tokens, &device).reshape([samples, 6])
+            let token = |x: &f32| ((x + 1.0) * vocab as f32 / 2.0) as i32;
+            let tokens: Vec<i32> = noise(seed, samples * seq).iter().map(token).collect();
+            Tensor::<1, Int>::from_ints(&*tokens, &device).reshape([samples, seq])
         };
         Self { tokens: draw(3), next: draw(4) }
     }
-}
 
-impl Text {
     /// The tokens of some samples, and the tokens that follow them.
     pub(crate) fn tokens(&self, samples: std::ops::Range<usize>) -> [Tensor<2, Int>; 2] {
         [self.tokens.clone().slice([samples.clone()]), self.next.clone().slice([samples])]
     }
 }
 
-impl Case for Text {
+impl<const WIDE: bool> Case for SomeText<WIDE> {
     type Model = GptPart;
 
     fn model(&self) -> Self::Model {
-        small_gpt().part(&whole())
+        Self::config().part(&whole())
     }
 
     fn stage(at: &StageContext) -> StageBox {
-        small_gpt().stage(at)
+        Self::config().stage(at)
     }
 
     fn batch(&self) -> Batch {

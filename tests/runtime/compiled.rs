@@ -1,11 +1,11 @@
 //! Compiled stages compute the same function of their inputs under every schedule, and the plain loop's up to
 //! rounding.
 
-use crate::cases::{Case, Stack, Text, range, read, sizes};
+use crate::cases::{Case, Stack, Text, WideText, range, read, sizes};
 use crate::parity::builder;
 use burn_pipeline::execute::Tuning;
 use burn_pipeline::schedule::{Chunks, GPipe, Size, all, by_name};
-use burn_pipeline::stage::Accumulation;
+use burn_pipeline::stage::{Accumulation, Matmuls};
 use burn_pipeline::train::{BuildError, Builder};
 use pipeline_tests::reference::Reference;
 
@@ -25,38 +25,64 @@ fn trained<C: Case>(case: &C, builder: Builder, steps: usize) -> (Vec<f64>, Vec<
 
 #[test]
 fn every_schedule_gives_what_one_compiled_rank_gives_bit_for_bit() {
-    every_schedule_gives_what_one_rank_gives(|builder| builder.compile(true));
+    every_schedule_gives_what_one_rank_gives(&Text::new(3), |builder| builder.compile(true));
 }
 
 #[test]
 fn every_schedule_gives_what_one_rank_with_bf16_matmuls_gives_bit_for_bit() {
     if can_round() {
-        every_schedule_gives_what_one_rank_gives(|builder| builder.bf16_matmuls(true));
+        every_schedule_gives_what_one_rank_gives(&Text::new(3), |builder| builder.matmuls(Matmuls::Bf16));
     }
+}
+
+#[test]
+fn every_schedule_gives_what_one_rank_with_split_matmuls_gives_bit_for_bit() {
+    if can_split() {
+        every_schedule_gives_what_one_rank_gives(&WideText::new(3), |builder| builder.matmuls(Matmuls::Bf16x6));
+    }
+}
+
+/// Why a pipeline with these matmuls is refused here.
+fn refused(matmuls: Matmuls) -> Option<BuildError> {
+    let schedule = by_name("1F1B").unwrap();
+    builder::<Text>(schedule.as_ref(), Size::new(2, 2)).matmuls(matmuls).build().map(drop).err()
+}
+
+/// Returns true if this processor splits matmuls: if it has matrix tiles. Otherwise pipelines with them are refused.
+fn can_split() -> bool {
+    #[cfg(target_os = "linux")]
+    let has_tiles = std::fs::read_to_string("/proc/cpuinfo").unwrap().contains("amx_bf16");
+    #[cfg(not(target_os = "linux"))]
+    let has_tiles = false;
+    for matmuls in [Matmuls::Bf16x3, Matmuls::Bf16x6] {
+        match refused(matmuls) {
+            None => assert!(has_tiles, "split without matrix tiles"),
+            Some(BuildError::NoMatmuls { .. }) => assert!(!has_tiles, "refused with matrix tiles"),
+            Some(other) => panic!("{other}"),
+        }
+    }
+    has_tiles
 }
 
 /// Returns true if this processor has `bf16` matmuls. Otherwise pipelines with them are refused.
 fn can_round() -> bool {
-    let schedule = by_name("1F1B").unwrap();
-    let refused = builder::<Text>(schedule.as_ref(), Size::new(2, 2)).bf16_matmuls(true).build().map(drop).err();
     #[cfg(target_arch = "x86_64")]
     let found = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl");
     #[cfg(not(target_arch = "x86_64"))]
     let found = false;
-    match refused {
+    match refused(Matmuls::Bf16) {
         None => assert!(found, "rounded without AVX-512"),
-        Some(BuildError::NoBf16 { .. }) => assert!(!found, "refused with AVX-512"),
+        Some(BuildError::NoMatmuls { .. }) => assert!(!found, "refused with AVX-512"),
         Some(other) => panic!("{other}"),
     }
     found
 }
 
-fn every_schedule_gives_what_one_rank_gives(compiled: impl Fn(Builder) -> Builder) {
+fn every_schedule_gives_what_one_rank_gives<C: Case>(case: &C, compiled: impl Fn(Builder) -> Builder) {
     let microbatches = 3;
-    let case = Text::new(microbatches);
-    let alone = trained(&case, compiled(builder::<Text>(&GPipe, Size::new(1, microbatches))), 2);
+    let alone = trained(case, compiled(builder::<C>(&GPipe, Size::new(1, microbatches))), 2);
     let mut proved = 0;
     for schedule in all().into_iter().filter(|schedule| schedule.info().name != "ForwardOnly") {
         let chunks = match schedule.info().chunks {
@@ -68,7 +94,7 @@ fn every_schedule_gives_what_one_rank_gives(compiled: impl Fn(Builder) -> Builde
             if schedule.build(size).is_err() || ranks * chunks > 8 {
                 continue;
             }
-            let given = trained(&case, compiled(builder::<Text>(schedule.as_ref(), size)), 2);
+            let given = trained(case, compiled(builder::<C>(schedule.as_ref(), size)), 2);
             assert_eq!(given, alone, "{} on {ranks} ranks with {chunks} chunks", schedule.info().name);
             proved += 1;
         }
@@ -101,11 +127,22 @@ fn losses_of_fifty_steps_with_bf16_matmuls_are_the_plain_loops_within_one_in_two
     if !can_round() {
         return;
     }
-    let rounded = |builder: Builder| builder.bf16_matmuls(true);
+    let rounded = |builder: Builder| builder.matmuls(Matmuls::Bf16);
     let (text, stack) = (apart(&Text::new(4), 4, 50, rounded), apart(&Stack::new(4), 4, 50, rounded));
     println!("relative differences: transformer {text:.1e}, stack {stack:.1e}");
-    // Operands differ by 2⁻⁹ of themselves, so losses must differ too.
+    // Operands differ by up to 2⁻⁸ of themselves, so losses must differ too.
     assert!((1e-6..=5e-3).contains(&text) && (1e-6..=5e-3).contains(&stack), "{text:e}, {stack:e}");
+}
+
+#[test]
+fn losses_of_fifty_steps_with_split_matmuls_are_the_plain_loops_within_what_parts_leave() {
+    if !can_split() {
+        return;
+    }
+    let [three, six] = [Matmuls::Bf16x3, Matmuls::Bf16x6]
+        .map(|matmuls| apart(&WideText::new(4), 4, 50, |builder| builder.matmuls(matmuls)));
+    println!("relative differences: three products {three:.1e}, six {six:.1e}");
+    assert!(six <= 1e-5 && six < three && three <= 1e-4, "{three:e}, {six:e}");
 }
 
 /// The bytes that all stages of a transformer hold for a microbatch after its forward, and the engines.
@@ -131,7 +168,7 @@ fn with_bf16_matmuls_a_transformer_holds_operands_in_half_of_the_bytes() {
         return;
     }
     let (compiled, _) = held(|builder| builder.compile(true));
-    let (rounded, reason) = held(|builder| builder.bf16_matmuls(true));
+    let (rounded, reason) = held(|builder| builder.matmuls(Matmuls::Bf16));
     println!("{compiled} bytes compiled, {rounded} with bf16 matmuls; {reason}");
     assert!(rounded < compiled * 8 / 10, "{rounded} bytes of {compiled}");
     assert!(reason.ends_with("it is compiled, with bf16 matmuls"), "{reason}");
@@ -144,7 +181,7 @@ fn merged_weights_and_bf16_matmuls_are_refused_together() {
     }
     let schedule = by_name("ZBH1").unwrap();
     let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 2))
-        .bf16_matmuls(true)
+        .matmuls(Matmuls::Bf16)
         .tuning(Tuning { merge_weights: true, ..Tuning::default() });
     assert!(matches!(builder.build().map(drop), Err(BuildError::NotTogether(_))));
 }

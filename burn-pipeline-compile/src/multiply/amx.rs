@@ -132,6 +132,20 @@ pub(super) trait TileUnit {
     /// Tiles are configured. Operands have these elements: rows of the left one, pairs of 32 columns of the right one.
     /// The target has whole tiles, `row` elements from one row to the next, and nothing else refers to it.
     unsafe fn multiply(steps: usize, left: LeftTiles, right: *const u32, to: *mut f32, row: isize, sizes: [usize; 2]);
+
+    /// Writes a block of sums of the products of parts, smallest first for each 32 elements: of two parts each, the
+    /// products of places 1 and 0, 0 and 0, and 0 and 1; of three parts each, of 2 and 0, 1 and 0, 1 and 1, 0 and 1,
+    /// 0 and 2, and 0 and 0. A pointer is that of part 0, with the bytes from there to part 1, and from there to part 2.
+    ///
+    /// # Safety
+    /// As for [`multiply`](Self::multiply): whole tiles of rows lie one after the other, and the target has [`BLOCK`]
+    /// columns.
+    unsafe fn multiply_parts<const PARTS: usize>(
+        steps: usize,
+        left: (*const u8, usize),
+        right: (*const u32, usize),
+        to: *mut f32,
+    );
 }
 
 /// The processor.
@@ -227,6 +241,127 @@ kernel!(
     ["tilestored [{to} + {row}*1], tmm0", "/* {to_below} */"]
 );
 
+/// A kernel of parts. The left operand has rows of 64 bytes (`line`), and the right one pairs of twice as many.
+macro_rules! kernel_of_parts {
+    ($name:ident, $($step:literal),+) => {
+        /// # Safety
+        /// As for [`TileUnit::multiply_parts`].
+        #[inline(always)]
+        unsafe fn $name(steps: usize, left: (*const u8, usize), right: (*const u32, usize), to: *mut f32) {
+            // SAFETY: guaranteed by the caller; all tiles are named as changed.
+            unsafe {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "2:",
+                    $($step,)+
+                    "add {a}, 2048",
+                    "add {b}, 2048",
+                    "dec {steps}",
+                    "jnz 2b",
+                    "tilestored [{to} + {line}*2], tmm0",
+                    "tilestored [{to} + {line}*2 + 64], tmm1",
+                    "tilestored [{to} + {line}*2 + 2048], tmm2",
+                    "tilestored [{to} + {line}*2 + 2112], tmm3",
+                    steps = inout(reg) steps => _,
+                    a = inout(reg) left.0 => _,
+                    next_a = in(reg) left.1,
+                    b = inout(reg) right.0 => _,
+                    next_b = in(reg) right.1,
+                    line = in(reg) 2 * BLOCK,
+                    part = out(reg) _,
+                    to = in(reg) to,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+kernel_of_parts!(
+    two_parts,
+    "lea {part}, [{a} + {next_a}]",
+    "tileloadd tmm4, [{part} + {line}*1]",
+    "tileloadd tmm6, [{b} + {line}*2]",
+    "tileloadd tmm7, [{b} + {line}*2 + 64]",
+    "tileloadd tmm5, [{part} + {line}*1 + 1024]",
+    // 1 and 0.
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm4, [{a} + {line}*1]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm5, [{a} + {line}*1 + 1024]",
+    // 0 and 0.
+    "lea {part}, [{b} + {next_b}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tileloadd tmm6, [{part} + {line}*2]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm7, [{part} + {line}*2 + 64]",
+    // 0 and 1.
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm3, tmm5, tmm7"
+);
+kernel_of_parts!(
+    three_parts,
+    "lea {part}, [{a} + {next_a}*2]",
+    "tileloadd tmm4, [{part} + {line}*1]",
+    "tileloadd tmm6, [{b} + {line}*2]",
+    "tileloadd tmm7, [{b} + {line}*2 + 64]",
+    "tileloadd tmm5, [{part} + {line}*1 + 1024]",
+    // 2 and 0.
+    "lea {part}, [{a} + {next_a}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm4, [{part} + {line}*1]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm5, [{part} + {line}*1 + 1024]",
+    // 1 and 0.
+    "lea {part}, [{b} + {next_b}]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tileloadd tmm6, [{part} + {line}*2]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm7, [{part} + {line}*2 + 64]",
+    // 1 and 1.
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tileloadd tmm4, [{a} + {line}*1]",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm5, [{a} + {line}*1 + 1024]",
+    // 0 and 1.
+    "lea {part}, [{b} + {next_b}*2]",
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tileloadd tmm6, [{part} + {line}*2]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm7, [{part} + {line}*2 + 64]",
+    // 0 and 2.
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tileloadd tmm6, [{b} + {line}*2]",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm3, tmm5, tmm7",
+    "tileloadd tmm7, [{b} + {line}*2 + 64]",
+    // 0 and 0.
+    "tdpbf16ps tmm0, tmm4, tmm6",
+    "tdpbf16ps tmm2, tmm5, tmm6",
+    "tdpbf16ps tmm1, tmm4, tmm7",
+    "tdpbf16ps tmm3, tmm5, tmm7"
+);
+
 impl TileUnit for Processor {
     #[inline(always)]
     unsafe fn configure() {
@@ -271,6 +406,23 @@ impl TileUnit for Processor {
                 (false, true) => one_by_two(steps, left, right, to, row),
                 (true, false) => two_by_one(steps, left, right, to, row),
                 (false, false) => one_by_one(steps, left, right, to, row),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_parts<const PARTS: usize>(
+        steps: usize,
+        left: (*const u8, usize),
+        right: (*const u32, usize),
+        to: *mut f32,
+    ) {
+        const { assert!(PARTS == 2 || PARTS == 3) };
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            match PARTS {
+                2 => two_parts(steps, left, right, to),
+                _ => three_parts(steps, left, right, to),
             }
         }
     }

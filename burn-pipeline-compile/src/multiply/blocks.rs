@@ -6,12 +6,14 @@
 //!    multiplied ([`tiles`], [`matrix_tiles`](super::matrix_tiles)), along the depth in order. `f32` rows with
 //!    contiguous elements are read in place, unless they would share sets of the L1 cache.
 
+use super::amx::{self, TileUnit};
 use super::kernel::{COLUMNS, Left, Multiply, Numbers, OneByOne, Pairs, ROWS};
 use super::matrix_tiles::Tiles;
 use super::pack::{Operand, pack, pack_pairs, panel};
+use super::split::Split;
 use super::tiles::{cut, tiles};
 use super::words::{self, Group, Line, Plain, Rounded, Rounding};
-use super::{By, Elements, Matrix, Way, amx};
+use super::{By, Elements, Matrix, Parts, Way};
 use crate::half::Half;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -19,8 +21,6 @@ use std::ops::Range;
 
 /// The depth of a block, whose products are summed in registers.
 pub(super) const DEPTH: usize = 512;
-/// The columns of a block, if a word is a number; twice as many of pairs.
-const BLOCK_COLUMNS: usize = 512;
 /// Rows at distances that are multiples of this many bytes map to the same sets of the L1 cache.
 pub(super) const SAME_SETS: usize = 4096;
 /// Threads divide rows and columns in whole tiles of every kernel.
@@ -28,16 +28,27 @@ const PIECE: usize = 96;
 const _: () = assert!(PIECE.is_multiple_of(ROWS) && PIECE.is_multiple_of(COLUMNS));
 
 thread_local! {
-    /// Packed blocks of rows and of columns: at most 1.5 MiB per thread, kept until it ends.
+    /// Packed blocks of rows and of columns: at most 1.7 MiB per thread, kept until it ends.
     static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
+/// A packed block of each operand.
+pub(super) struct Blocks<'a, L> {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+    pub(super) depths: Range<usize>,
+    pub(super) left: L,
+    pub(super) right: &'a [Line],
+    /// Both operands, as they are in memory.
+    pub(super) operands: [Matrix<Elements>; 2],
+}
+
 /// How blocks are packed and multiplied.
-pub(super) trait Kernels {
+pub(super) trait Kernels: Sized {
     /// The elements that are packed together.
     const GROUP: Group;
-    /// The rows of a block.
-    const BLOCK_ROWS: usize;
+    /// The rows and columns of a block.
+    const BLOCK: [usize; 2];
     /// Where the left operand's block is.
     type Left: Copy;
 
@@ -50,19 +61,20 @@ pub(super) trait Kernels {
     /// As for [`packed`].
     unsafe fn left(lhs: Matrix<Elements>, rows: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) -> Self::Left;
 
+    /// Packs a block of the right operand, whose columns are the rows of `rhs`.
+    ///
+    /// # Safety
+    /// As for [`packed`].
+    unsafe fn right(rhs: Matrix<Elements>, columns: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { packed::<Self, COLUMNS>(rhs, columns, depths, to) };
+    }
+
     /// Multiplies two blocks.
     ///
     /// # Safety
-    /// The blocks have these rows and columns, and this depth; otherwise as for [`multiply`], on a processor with the
-    /// instruction.
-    unsafe fn multiply(
-        depth: usize,
-        left: Self::Left,
-        right: &[Line],
-        ranges: [Range<usize>; 2],
-        to: Matrix<*mut f32>,
-        add: bool,
-    );
+    /// As for [`multiply`], on a processor with the instruction; the blocks are packed.
+    unsafe fn multiply(blocks: Blocks<'_, Self::Left>, to: Matrix<*mut f32>, add: bool);
 }
 
 #[derive(Clone, Copy)]
@@ -95,13 +107,15 @@ pub(crate) unsafe fn multiply(
 ) {
     let known = |at: &Elements| match by {
         By::Numbers(_) => matches!(at, Elements::F32(_)),
-        By::Rounded(_) => !matches!(at, Elements::Half(_, Half::F16)),
+        By::Rounded(rounded) if rounded.rounds() => !matches!(at, Elements::Half(_, Half::F16)),
+        By::Rounded(_) => matches!(at, Elements::F32(_)),
     };
     debug_assert!([lhs.at, rhs.at].iter().all(known), "the kernel reads these types");
     let [rows, columns, depth] = sizes;
     // The kernel writes rows, so if the target's columns are contiguous, everything is transposed. The sums stay the
-    // same.
-    if to.column != 1 && to.row == 1 {
+    // same, unless products of parts would be summed in another order.
+    let turns = !matches!(by, By::Rounded(found) if !found.rounds());
+    if turns && to.column != 1 && to.row == 1 {
         let sizes = [columns, rows, depth];
         // SAFETY: guaranteed by the caller.
         return unsafe { along_rows(by, sizes, to.transposed(), rhs.transposed(), lhs.transposed(), add, parallel) };
@@ -132,10 +146,12 @@ unsafe fn along_rows(
                 By::Rounded(rounded) => match rounded.way {
                     Way::OneByOne => blocks::<OneByOne>([rows, columns], depth, to, lhs, rhs, add),
                     Way::Pairs => blocks::<Pairs>([rows, columns], depth, to, lhs, rhs, add),
-                    Way::Tiles(_) => blocks::<Tiles<amx::Processor>>([rows, columns], depth, to, lhs, rhs, add),
+                    Way::Tiles(_, parts) => {
+                        on_tiles::<amx::Processor>(parts, [rows, columns], depth, to, [lhs, rhs], add);
+                    }
                     #[cfg(test)]
-                    Way::ModelOfTiles => {
-                        blocks::<Tiles<super::tests::Model>>([rows, columns], depth, to, lhs, rhs, add);
+                    Way::ModelOfTiles(parts) => {
+                        on_tiles::<super::tests::Model>(parts, [rows, columns], depth, to, [lhs, rhs], add);
                     }
                 },
             }
@@ -147,6 +163,28 @@ unsafe fn along_rows(
     match rows >= columns {
         true => pieces(rows, threads).into_par_iter().for_each(|rows| piece(rows, 0..columns)),
         false => pieces(columns, threads).into_par_iter().for_each(|columns| piece(0..rows, columns)),
+    }
+}
+
+/// [`blocks`], on matrix tiles.
+///
+/// # Safety
+/// As for [`multiply`].
+unsafe fn on_tiles<U: TileUnit>(
+    parts: Parts,
+    ranges: [Range<usize>; 2],
+    depth: usize,
+    to: Matrix<*mut f32>,
+    [lhs, rhs]: [Matrix<Elements>; 2],
+    add: bool,
+) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        match parts {
+            Parts::One => blocks::<Tiles<U>>(ranges, depth, to, lhs, rhs, add),
+            Parts::Two => blocks::<Split<U, 2>>(ranges, depth, to, lhs, rhs, add),
+            Parts::Three => blocks::<Split<U, 3>>(ranges, depth, to, lhs, rhs, add),
+        }
     }
 }
 
@@ -179,14 +217,15 @@ unsafe fn blocks<K: Kernels>(
     PACKED.with_borrow_mut(|[left, right]| {
         for depths in cut(0..depth, DEPTH) {
             let add = add || depths.start > 0;
-            for columns in cut(columns.clone(), BLOCK_COLUMNS * K::GROUP.elements(1)) {
+            for columns in cut(columns.clone(), K::BLOCK[1]) {
                 // SAFETY: guaranteed by the caller.
-                unsafe { packed::<K, COLUMNS>(rhs.transposed(), columns.clone(), depths.clone(), right) };
-                for rows in cut(rows.clone(), K::BLOCK_ROWS) {
+                unsafe { K::right(rhs.transposed(), columns.clone(), depths.clone(), right) };
+                for rows in cut(rows.clone(), K::BLOCK[0]) {
+                    let (columns, depths, operands) = (columns.clone(), depths.clone(), [lhs, rhs]);
                     // SAFETY: as above.
                     unsafe {
                         let left = K::left(lhs, rows.clone(), depths.clone(), left);
-                        K::multiply(depths.len(), left, right, [rows, columns.clone()], to, add);
+                        K::multiply(Blocks { rows, columns, depths, left, right, operands }, to, add);
                     }
                 }
             }
@@ -196,7 +235,7 @@ unsafe fn blocks<K: Kernels>(
 
 impl<M: Multiply> Kernels for M {
     const GROUP: Group = M::GROUP;
-    const BLOCK_ROWS: usize = 240;
+    const BLOCK: [usize; 2] = [240, 512 * M::GROUP.elements(1)];
     type Left = Left;
 
     fn words(depth: usize) -> usize {
@@ -216,16 +255,10 @@ impl<M: Multiply> Kernels for M {
         Left::Packed(to.as_ptr().cast())
     }
 
-    unsafe fn multiply(
-        depth: usize,
-        left: Left,
-        right: &[Line],
-        ranges: [Range<usize>; 2],
-        to: Matrix<*mut f32>,
-        add: bool,
-    ) {
+    unsafe fn multiply(blocks: Blocks<'_, Left>, to: Matrix<*mut f32>, add: bool) {
+        let Blocks { rows, columns, depths, left, right, .. } = blocks;
         // SAFETY: guaranteed by the caller.
-        unsafe { tiles::<M>(M::GROUP.words(depth), left, right, ranges, to, add) };
+        unsafe { tiles::<M>(M::GROUP.words(depths.len()), left, right, [rows, columns], to, add) };
     }
 }
 

@@ -7,7 +7,7 @@
 //!    added to, has fewer rows or columns, or is strided, the block is stored to a buffer and copied from there.
 
 use super::amx::{BLOCK, LeftTiles, TILE, TileUnit};
-use super::blocks::{Kernels, SAME_SETS};
+use super::blocks::{Blocks, Kernels, SAME_SETS};
 use super::kernel::COLUMNS;
 use super::pack::{Operand, pack_rows, panel};
 use super::tiles::cut;
@@ -33,11 +33,11 @@ pub(super) struct LeftBlock {
 
 /// A block of sums.
 #[repr(align(64))]
-struct Block([[f32; BLOCK]; BLOCK]);
+pub(super) struct Sums(pub(super) [[f32; BLOCK]; BLOCK]);
 
 impl<U: TileUnit> Kernels for Tiles<U> {
     const GROUP: Group = Group::PAIR;
-    const BLOCK_ROWS: usize = 8 * BLOCK;
+    const BLOCK: [usize; 2] = [8 * BLOCK, 32 * BLOCK];
     type Left = LeftBlock;
 
     fn words(depth: usize) -> usize {
@@ -73,17 +73,11 @@ impl<U: TileUnit> Kernels for Tiles<U> {
         LeftBlock { tiles, panel: lines as isize * line }
     }
 
-    unsafe fn multiply(
-        depth: usize,
-        left: LeftBlock,
-        right: &[Line],
-        [rows, columns]: [Range<usize>; 2],
-        to: Matrix<*mut f32>,
-        add: bool,
-    ) {
-        let steps = depth.div_ceil(RUN);
+    unsafe fn multiply(blocks: Blocks<'_, LeftBlock>, to: Matrix<*mut f32>, add: bool) {
+        let Blocks { rows, columns, depths, left, right, .. } = blocks;
+        let steps = depths.len().div_ceil(RUN);
         let lines = panel::<BLOCK>(steps * TILE);
-        let mut sums = Block([[0.0; BLOCK]; BLOCK]);
+        let mut sums = Sums([[0.0; BLOCK]; BLOCK]);
         // SAFETY: guaranteed by the caller. Nothing else runs on this thread between both calls.
         unsafe {
             U::configure();
@@ -112,7 +106,7 @@ impl<U: TileUnit> Kernels for Tiles<U> {
 /// # Safety
 /// The target has these rows and columns, and nothing else refers to it; the processor has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn copy(sums: &Block, [rows, columns]: [usize; 2], to: Matrix<*mut f32>, add: bool) {
+pub(super) unsafe fn copy(sums: &Sums, [rows, columns]: [usize; 2], to: Matrix<*mut f32>, add: bool) {
     for (place, sums) in sums.0[..rows].iter().enumerate() {
         let at = to.at.wrapping_offset(place as isize * to.row);
         if to.column != 1 {

@@ -1,19 +1,25 @@
-//! Matmuls on processors with AVX-512: of `f32`, or of elements rounded to `bf16` and summed in `f32`.
+//! Matmuls on processors with AVX-512: of `f32`, or of elements that are rounded to `bf16`, or split into `bf16` parts,
+//! and summed in `f32`.
 //!
 //! Guarantees: the result of a matmul depends on the values and sizes of its operands alone, not on their strides or
 //! the number of threads. Each element is a sum over blocks of [`DEPTH`](blocks::DEPTH) products, in order. Within a
 //! block, each product is multiplied and added with one rounding, from the first to the last (of rounded elements: see
 //! below). A matmul added to a
 //! target gives the same bits as if it were written and then added, up to that depth. Rounding is to the nearest
-//! `bf16`, ties to even. Two neighbours along the depth make a pair, whose second product is added first, and
-//! subnormal elements (below 2⁻¹²⁶) count as 0, as in AVX512-BF16's instruction for pairs. So rounded matmuls have the
-//! same bits on all processors with AVX-512, unless a partial sum is subnormal: the instruction takes it as 0.
+//! `bf16`, ties to even. The bits of rounded matmuls depend on the kind of processor, too:
+//!
+//! - With matrix tiles (AMX), of each 32 elements along the depth those with even and those with odd places are summed
+//!   apart, and subnormal numbers (below 2⁻¹²⁶) count as 0 ([`amx`]). Only tiles multiply parts ([`split`]).
+//! - Without them, two neighbours along the depth make a pair, whose second product is added first, and subnormal
+//!   elements count as 0, as in AVX512-BF16's instruction for pairs. All these processors give the same bits, unless a
+//!   partial sum is subnormal: the instruction takes it as 0.
 //!
 //! 1. Operands are cut into [`blocks`] and packed, as words of 32 bits ([`words`]): panels of 12 rows (left operand)
 //!    and of 32 columns (right operand), word after word along the depth ([`pack`]). A block of columns takes at most
 //!    1 MiB, a block of rows half of that. Rows of `f32` with suitable strides are read in place.
 //! 2. A tile of 12 rows and 32 columns stays in registers over the whole depth ([`tiles`], [`kernel`]), as in Goto
-//!    and van de Geijn, Anatomy of High-Performance Matrix Multiplication (ACM TOMS 34, 2008).
+//!    and van de Geijn, Anatomy of High-Performance Matrix Multiplication (ACM TOMS 34, 2008); or 32 rows and columns
+//!    stay in matrix tiles ([`matrix_tiles`], [`split`]).
 //!
 //! Nothing runs without a proof of the processor's features: [`Avx512`], [`Bf16`].
 //!
@@ -32,6 +38,8 @@ mod kernel;
 mod matrix_tiles;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod split;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
@@ -57,11 +65,22 @@ enum Found {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Avx512(Found);
 
-/// Proof that this processor multiplies operands rounded to `bf16` at least as fast as `f32`: it has AVX-512.
+/// Proof that this processor multiplies `f32` in `bf16`, rounded or split into parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bf16 {
     found: Avx512,
     way: Way,
+}
+
+/// The number of `bf16` parts, the sum of which is about a number of `f32`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parts {
+    /// The number is rounded: a relative error of at most 2⁻⁸. A matmul takes one product of `bf16`.
+    One,
+    /// A relative error of at most 2⁻¹⁶. A matmul takes three products.
+    Two,
+    /// No error, unless the number is below 2⁻¹¹⁰. A matmul takes six products.
+    Three,
 }
 
 /// How numbers rounded to `bf16` are multiplied.
@@ -74,10 +93,10 @@ enum Way {
     /// multiplications of `f32`.
     Pairs,
     /// Matrix tiles.
-    Tiles(amx::Amx),
+    Tiles(amx::Amx, Parts),
     /// A model of matrix tiles, in tests.
     #[cfg(test)]
-    ModelOfTiles,
+    ModelOfTiles(Parts),
 }
 
 /// The kind of multiplication: numbers of `f32`, or numbers rounded to `bf16`.
@@ -102,15 +121,25 @@ impl Avx512 {
 }
 
 impl Bf16 {
-    /// Returns `None` if the processor has no AVX-512. Multiplying in `f32` is faster then.
-    pub fn detect() -> Option<Self> {
+    /// Returns `None` if the processor multiplies `f32` faster: without AVX-512 or, if numbers are split, without
+    /// matrix tiles.
+    pub fn detect(parts: Parts) -> Option<Self> {
+        let rounded = Self::rounded()?;
+        match parts {
+            Parts::One => Some(rounded),
+            _ => rounded.split(parts),
+        }
+    }
+
+    /// The fastest way to multiply rounded numbers.
+    fn rounded() -> Option<Self> {
         let found = Avx512::detect()?;
         #[cfg(target_arch = "x86_64")]
         {
             static WAY: LazyLock<Way> = LazyLock::new(|| {
                 let pairs = is_x86_feature_detected!("avx512bf16");
                 match amx::Amx::detect().filter(|_| pairs) {
-                    Some(tiles) => Way::Tiles(tiles),
+                    Some(tiles) => Way::Tiles(tiles, Parts::One),
                     None if pairs && !is_intel() => Way::Pairs,
                     None => Way::OneByOne,
                 }
@@ -119,6 +148,53 @@ impl Bf16 {
         }
         #[cfg(not(target_arch = "x86_64"))]
         match found.0 {}
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn split(self, parts: Parts) -> Option<Self> {
+        match self.way {
+            Way::Tiles(tiles, _) => Some(Self { way: Way::Tiles(tiles, parts), ..self }),
+            _ => None,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn split(self, _: Parts) -> Option<Self> {
+        match self.found.0 {}
+    }
+
+    /// What it is called: `bf16`, `bf16x3` or `bf16x6`.
+    pub fn name(self) -> &'static str {
+        match self.parts() {
+            Parts::One => "bf16",
+            Parts::Two => "bf16x3",
+            Parts::Three => "bf16x6",
+        }
+    }
+
+    /// Returns true if operands are rounded, and false if they are split into parts.
+    pub fn rounds(self) -> bool {
+        self.parts() == Parts::One
+    }
+
+    fn parts(self) -> Parts {
+        #[cfg(target_arch = "x86_64")]
+        match self.way {
+            Way::OneByOne | Way::Pairs => Parts::One,
+            Way::Tiles(_, parts) => parts,
+            #[cfg(test)]
+            Way::ModelOfTiles(parts) => parts,
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        match self.found.0 {}
+    }
+
+    /// Returns true if sums are those of matrix tiles, and false if they are those of pairs.
+    pub fn is_on_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return !matches!(self.way, Way::OneByOne | Way::Pairs);
+        #[cfg(not(target_arch = "x86_64"))]
+        match self.found.0 {}
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Tuning {
     /// covers the rows of several microbatches, whenever that moves fewer bytes (many short microbatches, wide layers).
     /// Sums are added in another order, so gradients differ by rounding; building fails with
     /// [`Accumulation::Ordered`](crate::Accumulation::Ordered) and with
-    /// [`Builder::bf16_matmuls`](crate::Builder::bf16_matmuls). Off by default.
+    /// [`Builder::matmuls`](crate::Builder::matmuls). Off by default.
     pub merge_weights: bool,
     /// How fused actions (`OVERLAP_F_B`, as in DualPipe) run.
     pub fused: FusedActions,

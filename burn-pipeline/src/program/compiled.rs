@@ -4,11 +4,11 @@
 //! run one of a stage's programs compiled and another operation by operation.
 
 #[cfg(feature = "flex")]
-pub(crate) use flex::{Bf16, compiles};
+pub(crate) use flex::{Bf16, Parts, compiles};
 #[cfg(feature = "flex")]
 pub(super) use flex::{Compiled, Memory, hold_less, hold_rounded};
 #[cfg(not(feature = "flex"))]
-pub(crate) use nothing::{Bf16, compiles};
+pub(crate) use nothing::{Bf16, Parts, compiles};
 #[cfg(not(feature = "flex"))]
 pub(super) use nothing::{Compiled, Memory, hold_less, hold_rounded};
 
@@ -20,7 +20,7 @@ mod flex {
     use burn::backend::ir::{OperationIr, TensorId, TensorIr};
     use burn::backend::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor, Flex};
     use burn::tensor::Device;
-    pub(crate) use burn_pipeline_compile::{Bf16, Memory, hold_less, hold_rounded};
+    pub(crate) use burn_pipeline_compile::{Bf16, Memory, Parts, hold_less, hold_rounded};
     use burn_pipeline_compile::{Mismatch, Summary, Tensors};
     use std::collections::HashSet;
     use std::fmt::{self, Display, Formatter};
@@ -151,13 +151,31 @@ mod nothing {
         operations.to_vec()
     }
 
-    /// No matmul is rounded.
+    /// No matmul is rounded or split.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Bf16 {}
 
+    pub(crate) enum Parts {
+        One,
+        Two,
+        Three,
+    }
+
     impl Bf16 {
-        pub(crate) fn detect() -> Option<Self> {
+        pub(crate) fn detect(_: Parts) -> Option<Self> {
             None
+        }
+
+        pub(crate) fn rounds(self) -> bool {
+            match self {}
+        }
+
+        pub(crate) fn name(self) -> &'static str {
+            match self {}
+        }
+
+        pub(crate) fn is_on_tiles(self) -> bool {
+            match self {}
         }
     }
 

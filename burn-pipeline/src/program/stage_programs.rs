@@ -124,9 +124,9 @@ impl StagePrograms {
         self.forward.compiled.is_some()
     }
 
-    /// Returns true if operands of matmuls are rounded to `bf16`. See `Builder::bf16_matmuls`.
-    pub fn is_rounded(&self) -> bool {
-        self.rounded.is_some()
+    /// Returns how matmuls multiply, unless in `f32`. See `Builder::matmuls`.
+    pub fn matmuls(&self) -> Option<&'static str> {
+        self.rounded.map(Bf16::name)
     }
 
     /// Returns true if a microbatch that ran the whole recording's forward can run this backward, which lacks some
@@ -200,7 +200,7 @@ impl StagePrograms {
 /// are rounded.
 fn holding_less(recording: &Recording, rounded: Option<Bf16>) -> Recording {
     let less = recording.rewritten(hold_less(&recording.operations, &forward(recording)));
-    match rounded {
+    match rounded.filter(|found| found.rounds()) {
         Some(_) => less.rewritten(hold_rounded(&less.operations, &forward(&less))),
         None => less,
     }

@@ -24,6 +24,7 @@ mod single;
 mod stage_box;
 mod state;
 
+pub use crate::program::Matmuls;
 pub use batch::{Batch, LOSS_SEED, Loss, MicrobatchError, Microbatches, Reduction, Split, Weight};
 pub use engine::{ActivationBytes, DeferredShare, EngineReport, SplitBackward};
 pub use erased::ReplaceError;

@@ -7,7 +7,7 @@ use crate::execute::ExecuteError;
 use crate::layers::LayersError;
 use crate::link::{Activity, Failure};
 use crate::payload::{BoundaryError, PayloadSpec};
-use crate::stage::{MicrobatchError, ReplaceError, StageError};
+use crate::stage::{Matmuls, MicrobatchError, ReplaceError, StageError};
 use crate::train::features::NotTogether;
 use crate::train::non_finite::NonFinite;
 use burn::module::ParamGroup;
@@ -116,12 +116,13 @@ pub enum BuildError {
          of microbatches"
     )]
     Moved { schedule: String, microbatches: usize },
-    /// This processor or device has no `bf16` matmuls.
+    /// This processor or device has no such matmuls.
     #[error(
-        "`Builder::bf16_matmuls` needs a processor with AVX-512 (`avx512f`, `avx512bw` and `avx512vl` in \
-         /proc/cpuinfo) and the device Flex, but {device} has no bf16 matmuls here; leave it out"
+        "`Builder::matmuls` cannot be {matmuls:?} on {device}: it needs the device Flex, and a processor with AVX-512 \
+         (`avx512f`, `avx512bw` and `avx512vl` in /proc/cpuinfo) for Bf16, or with matrix tiles under Linux \
+         (`amx_bf16`) for Bf16x3 and Bf16x6; leave it out"
     )]
-    NoBf16 { device: String },
+    NoMatmuls { matmuls: Matmuls, device: String },
     /// A declared group matches no parameter.
     #[error(
         "{group:?} matches no parameter of the model; names are {names}, ..; groups match names in the whole model \

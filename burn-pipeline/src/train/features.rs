@@ -29,8 +29,8 @@ pub enum Feature {
     OrderedAccumulation,
     /// [`Tuning::merge_weights`](crate::execute::Tuning::merge_weights).
     MergedWeights,
-    /// [`Builder::bf16_matmuls`](crate::Builder::bf16_matmuls).
-    Bf16Matmuls,
+    /// [`Builder::matmuls`](crate::Builder::matmuls), unless it is [`Matmuls::F32`](crate::Matmuls::F32).
+    Matmuls,
     /// [`Builder::precision`](crate::Builder::precision).
     Precision,
     /// [`Precision::reduce_in_half`](crate::stage::Precision::reduce_in_half).
@@ -48,7 +48,7 @@ pub enum Feature {
 }
 
 use Feature::{
-    AutoPipeline, Bf16Matmuls, CutOverReplicas, HalfReduction, InputGradients, Measuring, MergedWeights, Metadata,
+    AutoPipeline, CutOverReplicas, HalfReduction, InputGradients, Matmuls, Measuring, MergedWeights, Metadata,
     OrderedAccumulation, Precision, ReplaceModule, Share, StepTo, TensorParallel, Validate, Vocabulary,
     WeightedReduction,
 };
@@ -74,8 +74,8 @@ const REFUSED: [(Feature, Feature, &str); 22] = [
     (InputGradients, AutoPipeline, "schedules are compared without the backwards of frozen stages"),
     (OrderedAccumulation, MergedWeights, "it adds gradients in a different order"),
     (OrderedAccumulation, HalfReduction, "sums that pass from replica to replica are not rounded"),
-    (Bf16Matmuls, Precision, "stages compiled in half precision multiply half-precision operands already"),
-    (Bf16Matmuls, MergedWeights, "merged matmuls are `f32`"),
+    (Matmuls, Precision, "stages compiled in half precision multiply half-precision operands already"),
+    (Matmuls, MergedWeights, "merged matmuls are `f32`"),
 ];
 
 /// Two features that do not go together.
@@ -126,7 +126,7 @@ impl fmt::Display for Feature {
             WeightedReduction => "`Reduction::Weighted`",
             OrderedAccumulation => "`Accumulation::Ordered`",
             MergedWeights => "`Tuning::merge_weights`",
-            Bf16Matmuls => "`Builder::bf16_matmuls`",
+            Matmuls => "`Builder::matmuls`",
             Precision => "`Builder::precision`",
             HalfReduction => "`Precision::reduce_in_half`",
             AutoPipeline => "`AutoPipeline`",

@@ -10,7 +10,7 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use burn_pipeline::schedule::Size;
 use burn_pipeline::stage::{LossScale, Precision, SplitBackward};
 use burn_pipeline::train::{OnNonFinite, ScaleProgress};
-use burn_pipeline::{Batch, Builder, Pipeline, Stage, StageBox, StageContext};
+use burn_pipeline::{Batch, Builder, Matmuls, Pipeline, Stage, StageBox, StageContext};
 use pipeline_tests::device::device;
 
 #[test]
@@ -106,8 +106,8 @@ fn replaced_weights_are_masters_and_the_copies_follow_them() {
 #[test]
 fn features_that_do_not_go_with_a_precision_are_refused_by_their_reason() {
     let refused = |builder: Builder| builder.build().unwrap_err().to_string();
-    let rounded = refused(builder("1F1B", 2, 1, precision(FloatDType::BF16, 1.0)).bf16_matmuls(true));
-    assert!(rounded.contains("`Builder::precision` does not work with `Builder::bf16_matmuls`"), "{rounded}");
+    let rounded = refused(builder("1F1B", 2, 1, precision(FloatDType::BF16, 1.0)).matmuls(Matmuls::Bf16));
+    assert!(rounded.contains("`Builder::precision` does not work with `Builder::matmuls`"), "{rounded}");
     let half = precision(FloatDType::BF16, 1.0).reduce_in_half();
     let ordered = refused(builder("1F1B", 2, 2, half));
     assert!(ordered.contains("sums that pass from replica to replica are not rounded"), "{ordered}");

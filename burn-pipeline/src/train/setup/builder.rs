@@ -4,7 +4,7 @@ use crate::execute::Tuning;
 use crate::layers::Model;
 use crate::link::kit::LONGEST_TIMEOUT;
 use crate::ranks::GroupSizes;
-use crate::stage::{Accumulation, Precision, Reduction, SplitBackward, StageBox};
+use crate::stage::{Accumulation, Matmuls, Precision, Reduction, SplitBackward, StageBox};
 use crate::train::context::StageContext;
 use crate::train::pipeline::Pipeline;
 use crate::train::plans::{Replication, Source};
@@ -39,7 +39,7 @@ pub struct Builder {
     pub(crate) accumulation: Accumulation,
     pub(crate) split: SplitBackward,
     pub(crate) compile: bool,
-    pub(crate) bf16_matmuls: bool,
+    pub(crate) matmuls: Matmuls,
     pub(crate) precision: Option<Precision>,
     pub(crate) input_gradients: bool,
     pub(crate) compare_batches: bool,
@@ -99,7 +99,7 @@ impl Default for Builder {
             accumulation: Accumulation::default(),
             split: SplitBackward::default(),
             compile: false,
-            bf16_matmuls: false,
+            matmuls: Matmuls::F32,
             precision: None,
             input_gradients: false,
             compare_batches: false,

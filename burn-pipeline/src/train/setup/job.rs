@@ -3,6 +3,7 @@
 use super::builder::Builder;
 use crate::execute::Tuning;
 use crate::link::kit::WIRE_VERSION;
+use crate::program::{Bf16, Matmuls};
 use crate::train::control::Job;
 use crate::train::plans::fingerprint;
 use crate::train::step::Settings;
@@ -31,7 +32,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         accumulation,
         split,
         compile,
-        bf16_matmuls,
+        matmuls,
         precision,
         layers,
         compare_batches,
@@ -70,7 +71,7 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("which specs are compared (`Builder::validate`)", format!("{validate:?}")),
         ("whether batches are compared (`Builder::compare_batches`)", format!("{compare_batches}")),
         ("whether gradients of batches are computed (`Builder::input_gradients`)", format!("{input_gradients}")),
-        ("the operands of matmuls", if *bf16_matmuls { "bf16" } else { "not rounded" }.to_owned()),
+        ("how matmuls multiply (`Builder::matmuls`)", multiplication(*matmuls)),
         ("the precision (`Builder::precision`)", format!("{precision:?}")),
         ("the seed", format!("{seed:?}")),
         ("the default data types", format!("{:?} and {:?}", types.float_dtype, types.int_dtype)),
@@ -78,4 +79,10 @@ pub(super) fn job(builder: &Builder, plan: &Plan, device: &Device) -> Job {
         ("the model", model.clone().unwrap_or_else(|| "no description".to_owned())),
     ];
     rows.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// How this process multiplies. Sums on matrix tiles and in pairs have other bits, so that a job must not mix them.
+fn multiplication(matmuls: Matmuls) -> String {
+    let sums = |found: Bf16| if found.is_on_tiles() { "on matrix tiles" } else { "in pairs" };
+    matmuls.detect().map_or(format!("{matmuls:?}"), |found| format!("{matmuls:?}, summed {}", sums(found)))
 }

@@ -10,7 +10,7 @@ use super::rank::Blueprint;
 use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
 use crate::panics::quietly;
 use crate::payload::Validate;
-use crate::program::{Bf16, compiles};
+use crate::program::{Bf16, Matmuls, compiles};
 use crate::stage::{Accumulation, Precision, Reduction};
 use crate::train::checkpoint::Branch;
 use crate::train::control::{Job, Ranks, Start};
@@ -104,7 +104,7 @@ impl Builder {
         if let Some(norm) = self.settings.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
             return Err(BuildError::ClipNorm { norm });
         }
-        self.rounds(Bf16::detect())?;
+        self.multiplies(self.matmuls.detect())?;
         let skips = self.skips_of(&source)?;
         let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
         let vocabulary = VocabularyPass { pieces, profile: self.planned.clone() };
@@ -116,18 +116,15 @@ impl Builder {
         }
     }
 
-    /// Refuses `bf16` matmuls if they would be slower, or would not be used.
-    fn rounds(&self, found: Option<Bf16>) -> Result<(), BuildError> {
+    /// Refuses matmuls other than of `f32` if they would be slower, or would not be used.
+    fn multiplies(&self, found: Option<Bf16>) -> Result<(), BuildError> {
         let elsewhere = self.devices.iter().find(|device| found.is_none() || !compiles(device));
-        match elsewhere.filter(|_| self.bf16_matmuls) {
-            Some(device) => Err(BuildError::NoBf16 { device: format!("{:?}", device.clone().inner()) }),
-            None => Ok(()),
+        match (self.matmuls, elsewhere) {
+            (Matmuls::F32, _) | (_, None) => Ok(()),
+            (matmuls, Some(device)) => {
+                Err(BuildError::NoMatmuls { matmuls, device: format!("{:?}", device.clone().inner()) })
+            }
         }
-    }
-
-    /// The rounding of matmul operands, if requested.
-    pub(crate) fn rounded(&self) -> Option<Bf16> {
-        Bf16::detect().filter(|_| self.bf16_matmuls)
     }
 
     /// The chosen features that not every other one goes with.
@@ -142,7 +139,7 @@ impl Builder {
             (Feature::WeightedReduction, self.settings.reduction == Reduction::Weighted && head),
             (Feature::OrderedAccumulation, self.accumulation == Accumulation::Ordered),
             (Feature::MergedWeights, self.tuning.merge_weights),
-            (Feature::Bf16Matmuls, self.bf16_matmuls),
+            (Feature::Matmuls, self.matmuls != Matmuls::F32),
             (Feature::Precision, self.precision.is_some()),
             (Feature::HalfReduction, self.precision.as_ref().is_some_and(Precision::reduces_in_half)),
         ])
@@ -254,10 +251,10 @@ mod tests {
 
     #[test]
     fn bf16_matmuls_are_refused_without_avx_512() {
-        let builder = Pipeline::builder().devices(vec![Device::flex()]).bf16_matmuls(true);
-        let refused = builder.rounds(None).unwrap_err();
-        assert!(matches!(&refused, BuildError::NoBf16 { device } if device.contains("Flex")), "{refused}");
+        let builder = Pipeline::builder().devices(vec![Device::flex()]).matmuls(Matmuls::Bf16);
+        let refused = builder.multiplies(None).unwrap_err();
+        assert!(matches!(&refused, BuildError::NoMatmuls { device, .. } if device.contains("Flex")), "{refused}");
         assert!(refused.to_string().contains("AVX-512"), "{refused}");
-        assert!(builder.bf16_matmuls(false).rounds(None).is_ok());
+        assert!(builder.matmuls(Matmuls::F32).multiplies(None).is_ok());
     }
 }

@@ -3,7 +3,7 @@
 use super::builder::Builder;
 use crate::execute::Tuning;
 use crate::payload::Validate;
-use crate::stage::{Accumulation, Precision, SplitBackward};
+use crate::stage::{Accumulation, Matmuls, Precision, SplitBackward};
 use crate::train::non_finite::OnNonFinite;
 use crate::train::shared::SharedParameter;
 use burn_pipeline_plan::plan::SkipEdge;
@@ -60,19 +60,22 @@ impl Builder {
         self
     }
 
-    /// Compiles captured stages like [`Builder::compile`], and rounds the operands of their matmuls and convolutions to
-    /// `bf16`; off by default. The processor must have AVX-512, and multiplies faster than in `f32` if it has
-    /// AVX512-BF16 and is not Intel's.
+    /// Compiles captured stages like [`Builder::compile`], and sets how their matmuls and convolutions multiply,
+    /// [`Matmuls::F32`] by default. Anything else is in `bf16`, rounded or split, and is faster where [`Matmuls`] says
+    /// so.
     ///
-    /// Each operand's relative error is at most 2⁻⁹; sums and everything else are `f32`: weights, gradients, the
-    /// optimizer, softmax and norms. An activation that is only a matmul operand of the backward is saved in `bf16`,
-    /// which halves its memory without further rounding. Matmuls have the same bits on all processors with AVX-512,
-    /// unless partial sums are subnormal (below 2⁻¹²⁶).
+    /// Sums and everything else are `f32`: weights, gradients, the optimizer, softmax and norms. With
+    /// [`Matmuls::Bf16`] an activation that is only a matmul operand of the backward is saved in `bf16`, which halves
+    /// its memory without further rounding.
     ///
-    /// Evaluation, and a stage that cannot be captured, do not round. Building fails on other processors and devices.
-    /// The guide's chapter [`numbers`](crate::_guide::numbers) lists what is refused beside it.
-    pub fn bf16_matmuls(mut self, rounded: bool) -> Self {
-        self.bf16_matmuls = rounded;
+    /// Matrix tiles (AMX) sum in another order than other processors, so bits differ from one kind to the other, and
+    /// all ranks of a job must be of one kind. On all processors with AVX-512 and without AMX, `Bf16` gives the same
+    /// bits, unless partial sums are subnormal (below 2⁻¹²⁶).
+    ///
+    /// Evaluation, and a stage that cannot be captured, multiply `f32`. Building fails on processors and devices that
+    /// have no such matmuls. The guide's chapter [`numbers`](crate::_guide::numbers) lists what is refused beside it.
+    pub fn matmuls(mut self, matmuls: Matmuls) -> Self {
+        self.matmuls = matmuls;
         self
     }
 

@@ -166,10 +166,10 @@ impl EngineState for Captured {
         let reason = match (programs.len(), &self.refused) {
             (0, None) => "no microbatch was run yet".to_owned(),
             (_, None) => {
-                let compiled = match programs.last() {
-                    Some(stage) if stage.is_rounded() => "; it is compiled, with bf16 matmuls",
-                    Some(stage) if stage.is_compiled() => "; it is compiled",
-                    _ => "",
+                let compiled = match programs.last().map(|stage| (stage.is_compiled(), stage.matmuls())) {
+                    Some((true, Some(matmuls))) => format!("; it is compiled, with {matmuls} matmuls"),
+                    Some((true, None)) => "; it is compiled".to_owned(),
+                    _ => String::new(),
                 };
                 format!("it could be captured, and its backward can be split{}{compiled}", extensions(&programs))
             }

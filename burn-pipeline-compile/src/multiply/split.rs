@@ -1,0 +1,152 @@
+//! Multiplies blocks of `f32` on matrix tiles, as sums of products of `bf16` parts.
+//!
+//! Guarantees: an element is off by about as much as a sum of `f32` if there are three parts each (six products), and
+//! by 3 · 2⁻¹⁶ of the sum of its products' sizes if there are two (three products). The error is measured in `tests.rs`.
+//! Elements of operands below 2⁻¹¹⁰ lose bits, and below 2⁻¹²⁶ they count as 0. Where the parts give no finite number,
+//! the sum is that of `f32`.
+//!
+//! 1. A number is the sum of its parts: the nearest `bf16`, the nearest one to what that leaves, and so on. Each part
+//!    is packed as an operand of its own.
+//! 2. All products of parts are summed in the same tiles, those of small parts first for each 32 elements. The
+//!    products of the smallest parts are left out.
+//! 3. An infinite element has no second part, and a number near the largest one has an infinite first part. The sums
+//!    are then not finite, and are computed again from the operands.
+//!
+//! Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations
+//! (ARITH 2019, arXiv:1904.06376), call these BF16x3 and BF16x6.
+
+use super::amx::{BLOCK, TILE, TileUnit};
+use super::blocks::{Blocks, Kernels};
+use super::matrix_tiles::{Sums, copy};
+use super::pack::{Operand, pack_pairs, pack_rows, panel};
+use super::tiles::cut;
+use super::words::{Group, Line, Part, RUN};
+use super::{Elements, Matrix};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Numbers as this many parts each.
+pub(super) struct Split<U, const PARTS: usize>(PhantomData<U>);
+
+/// The packed lines of a part.
+fn lines(lanes: usize, depth: usize) -> usize {
+    lanes.div_ceil(BLOCK) * panel::<BLOCK>(depth.div_ceil(RUN) * TILE)
+}
+
+/// Makes room for all parts; returns the lines of each.
+fn room<const PARTS: usize>(lanes: usize, depth: usize, to: &mut Vec<Line>) -> usize {
+    let lines = lines(lanes, depth);
+    if to.len() < PARTS * lines {
+        to.resize(PARTS * lines, Line::default());
+    }
+    lines
+}
+
+/// The matrix as lanes.
+fn operand(matrix: Matrix<Elements>) -> Operand<f32> {
+    match matrix.at {
+        Elements::F32(at) => Operand { at, lane: matrix.row, depth: matrix.column },
+        Elements::Half(..) => unreachable!("half-precision operands are not split"),
+    }
+}
+
+impl<U: TileUnit, const PARTS: usize> Kernels for Split<U, PARTS> {
+    const GROUP: Group = Group::PAIR;
+    const BLOCK: [usize; 2] = [2 * BLOCK, 16 * BLOCK];
+    /// Part 0 of the left operand.
+    type Left = *const Line;
+
+    fn words(depth: usize) -> usize {
+        depth.div_ceil(RUN) * TILE
+    }
+
+    unsafe fn left(lhs: Matrix<Elements>, rows: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) -> *const Line {
+        let (lines, lhs) = (room::<PARTS>(rows.len(), depths.len(), to), operand(lhs));
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            pack_rows::<Part<0>>(lhs, rows.clone(), depths.clone(), &mut to[..lines]);
+            pack_rows::<Part<1>>(lhs, rows.clone(), depths.clone(), &mut to[lines..2 * lines]);
+            if PARTS == 3 {
+                pack_rows::<Part<2>>(lhs, rows, depths, &mut to[2 * lines..]);
+            }
+        }
+        to.as_ptr()
+    }
+
+    unsafe fn right(rhs: Matrix<Elements>, columns: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) {
+        let (lines, rhs) = (room::<PARTS>(columns.len(), depths.len(), to), operand(rhs));
+        let words = Self::words(depths.len());
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            pack_pairs::<Part<0>, BLOCK>(rhs, columns.clone(), depths.clone(), words, &mut to[..lines]);
+            pack_pairs::<Part<1>, BLOCK>(rhs, columns.clone(), depths.clone(), words, &mut to[lines..2 * lines]);
+            if PARTS == 3 {
+                pack_pairs::<Part<2>, BLOCK>(rhs, columns, depths, words, &mut to[2 * lines..]);
+            }
+        }
+    }
+
+    unsafe fn multiply(blocks: Blocks<'_, *const Line>, to: Matrix<*mut f32>, add: bool) {
+        let Blocks { rows, columns, depths, left, right, operands } = blocks;
+        let steps = depths.len().div_ceil(RUN);
+        let [next_left, next_right] =
+            [&rows, &columns].map(|lanes| lines(lanes.len(), depths.len()) * size_of::<Line>());
+        let panel = panel::<BLOCK>(steps * TILE);
+        let mut sums = Sums([[0.0; BLOCK]; BLOCK]);
+        // SAFETY: guaranteed by the caller. Nothing else that uses tiles runs on this thread between the first call and
+        // the last.
+        unsafe {
+            U::configure();
+            for (place, rows) in cut(rows, BLOCK).enumerate() {
+                let left = left.wrapping_add(place * panel).cast();
+                for (place, columns) in cut(columns.clone(), BLOCK).enumerate() {
+                    let right = right[place * panel..].as_ptr().cast();
+                    U::multiply_parts::<PARTS>(
+                        steps,
+                        (left, next_left),
+                        (right, next_right),
+                        sums.0.as_mut_ptr().cast(),
+                    );
+                    if !are_finite(&sums) {
+                        repair(&mut sums, [rows.clone(), columns.clone()], depths.clone(), operands);
+                    }
+                    let at = to.at.wrapping_offset(rows.start as isize * to.row + columns.start as isize * to.column);
+                    copy(&sums, [rows.len(), columns.len()], Matrix { at, ..to }, add);
+                }
+            }
+            U::release();
+        }
+    }
+}
+
+/// Returns true if all sums are finite.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn are_finite(sums: &Sums) -> bool {
+    sums.0.as_flattened().iter().fold(true, |all, sum| all & sum.is_finite())
+}
+
+/// Computes sums that are not finite again, in `f32`.
+///
+/// # Safety
+/// The operands have these rows, columns and this depth; the processor has AVX-512.
+#[cold]
+#[target_feature(enable = "avx512f,fma")]
+unsafe fn repair(
+    sums: &mut Sums,
+    [rows, columns]: [Range<usize>; 2],
+    depths: Range<usize>,
+    operands: [Matrix<Elements>; 2],
+) {
+    let [lhs, rhs] = operands.map(operand);
+    for (row, sums) in rows.zip(&mut sums.0) {
+        for (column, sum) in columns.clone().zip(sums).filter(|(_, sum)| !sum.is_finite()) {
+            *sum = depths.clone().fold(0.0_f32, |sum, depth| {
+                let left = lhs.at.wrapping_offset(row as isize * lhs.lane + depth as isize * lhs.depth);
+                let right = rhs.at.wrapping_offset(depth as isize * rhs.lane + column as isize * rhs.depth);
+                // SAFETY: guaranteed by the caller.
+                unsafe { (*left).mul_add(*right, sum) }
+            });
+        }
+    }
+}
