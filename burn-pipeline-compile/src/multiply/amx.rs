@@ -1,18 +1,18 @@
-//! Intel's matrix tiles (AMX): permission to use them, and the kernels that multiply tiles of `bf16`.
+//! Intel's matrix tiles (AMX): permission to use them, and what multiplies tiles of `bf16`.
 //!
 //! Guarantees: an [`Amx`] exists only in a process that may use tiles. An instruction (`tdpbf16ps`) multiplies 16 pairs
 //! along the depth: it sums the first products of all pairs, and the second ones, each with one rounding and from 0,
 //! then adds both sums, then adds that to the tile. It takes subnormal numbers as 0, and a subnormal result becomes 0
-//! (Intel's Software Developer's Manual, TDPBF16PS; compared with a model in `tests.rs`).
+//! (Intel's Software Developer's Manual, TDPBF16PS; compared with a model in `model.rs`).
 //!
 //! 1. The processor says whether it has tiles, the system whether it saves them, and Linux permits them to the process
 //!    on request (`arch_prctl`, Documentation/arch/x86/xstate.rst). It refuses if a thread's signal stack is too small
 //!    for them.
 //! 2. Tiles and their configuration belong to a thread and are lost in calls of other code, so a block of `to` is one
 //!    `asm!`, and a thread configures its tiles for each pair of packed blocks.
-//! 3. Four tiles of sums, two of the left and two of the right operand are in use: each loaded tile is multiplied
-//!    twice.
+//! 3. The kernels are in [`amx_kernels`](super::amx_kernels).
 
+use super::amx_kernels::{one_by_one, one_by_two, three_parts, two_by_one, two_by_two, two_parts};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::LazyLock;
@@ -41,19 +41,18 @@ fn processor_has_tiles() -> bool {
     }
     let has = |register: u32, bit: u32| register >> bit & 1 == 1;
     let (basic, extended) = (__cpuid(1), __cpuid_count(7, 0));
-    let [osxsave, bf16, tiles] = [has(basic.ecx, 27), has(extended.edx, 22), has(extended.edx, 24)];
+    let [xgetbv, bf16, tiles] = [has(basic.ecx, 27), has(extended.edx, 22), has(extended.edx, 24)];
     let (palette, unit) = (__cpuid_count(0x1d, 1), __cpuid_count(0x1e, 0));
     let tiles_are_whole = palette.ebx & 0xffff >= 64 && palette.ebx >> 16 >= 8 && palette.ecx & 0xffff >= 16;
     let unit_is_whole = unit.ebx & 0xff >= 16 && unit.ebx >> 8 & 0xffff >= 64;
-    osxsave && bf16 && tiles && tiles_are_whole && unit_is_whole && saved_states() >> 17 & 3 == 3
-}
-
-/// The parts of a thread's state that the system saves. Only on processors that have `xgetbv` (OSXSAVE).
-fn saved_states() -> u32 {
-    let states: u32;
-    // SAFETY: the caller has seen that the instruction exists; it only reads a register.
-    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") states, out("edx") _, options(nomem, nostack, preserves_flags)) };
-    states
+    if !(xgetbv && bf16 && tiles && tiles_are_whole && unit_is_whole) {
+        return false;
+    }
+    let saved: u32;
+    // SAFETY: the processor has the instruction, which only reads a register.
+    unsafe { asm!("xgetbv", in("ecx") 0, out("eax") saved, out("edx") _, options(nomem, nostack, preserves_flags)) };
+    // The configuration of tiles, and their elements.
+    has(saved, 17) && has(saved, 18)
 }
 
 /// Asks the system for permission.
@@ -135,7 +134,7 @@ pub(super) trait TileUnit {
 
     /// Writes a block of sums of the products of parts, smallest first for each 32 elements: of two parts each, the
     /// products of places 1 and 0, 0 and 0, and 0 and 1; of three parts each, of 2 and 0, 1 and 0, 1 and 1, 0 and 1,
-    /// 0 and 2, and 0 and 0. A pointer is that of part 0, with the bytes from there to part 1, and from there to part 2.
+    /// 0 and 2, and 0 and 0. An operand is the pointer to its part 0, and the bytes from each part to the next.
     ///
     /// # Safety
     /// As for [`multiply`](Self::multiply): whole tiles of rows lie one after the other, and the target has [`BLOCK`]
@@ -150,217 +149,6 @@ pub(super) trait TileUnit {
 
 /// The processor.
 pub(super) struct Processor;
-
-/// A kernel over `steps` steps: tiles 0 to 3 are sums, 4 and 5 the left operand, 6 and 7 the right one.
-macro_rules! kernel {
-    ($name:ident, [$($zero:literal),+], [$($step:literal),+], [$($store:literal),+]) => {
-        /// # Safety
-        /// As for [`TileUnit::multiply`].
-        #[inline(always)]
-        unsafe fn $name(steps: usize, left: LeftTiles, right: *const u32, to: *mut f32, row: isize) {
-            let row = row * size_of::<f32>() as isize;
-            // SAFETY: guaranteed by the caller; all tiles are named as changed.
-            unsafe {
-                asm!(
-                    $($zero,)+
-                    "2:",
-                    $($step,)+
-                    "add {a}, {step}",
-                    "add {below}, {step}",
-                    "add {b}, 2048",
-                    "dec {steps}",
-                    "jnz 2b",
-                    $($store,)+
-                    steps = inout(reg) steps => _,
-                    a = inout(reg) left.at => _,
-                    below = inout(reg) left.at.wrapping_offset(TILE as isize * left.row) => _,
-                    along = in(reg) left.row,
-                    step = in(reg) left.step,
-                    b = inout(reg) right => _,
-                    pairs = in(reg) 4 * BLOCK,
-                    to = in(reg) to,
-                    to_below = in(reg) to.wrapping_byte_offset(TILE as isize * row),
-                    row = in(reg) row,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
-            }
-        }
-    };
-}
-
-kernel!(
-    two_by_two,
-    ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"],
-    [
-        "tileloadd tmm4, [{a} + {along}*1]",
-        "tileloadd tmm6, [{b} + {pairs}*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm7, [{b} + {pairs}*1 + 64]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tileloadd tmm5, [{below} + {along}*1]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tdpbf16ps tmm3, tmm5, tmm7"
-    ],
-    [
-        "tilestored [{to} + {row}*1], tmm0",
-        "tilestored [{to} + {row}*1 + 64], tmm1",
-        "tilestored [{to_below} + {row}*1], tmm2",
-        "tilestored [{to_below} + {row}*1 + 64], tmm3"
-    ]
-);
-kernel!(
-    one_by_two,
-    ["tilezero tmm0", "tilezero tmm1"],
-    [
-        "tileloadd tmm4, [{a} + {along}*1]",
-        "tileloadd tmm6, [{b} + {pairs}*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm7, [{b} + {pairs}*1 + 64]",
-        "tdpbf16ps tmm1, tmm4, tmm7"
-    ],
-    ["tilestored [{to} + {row}*1], tmm0", "tilestored [{to} + {row}*1 + 64], tmm1", "/* {to_below} */"]
-);
-kernel!(
-    two_by_one,
-    ["tilezero tmm0", "tilezero tmm2"],
-    [
-        "tileloadd tmm4, [{a} + {along}*1]",
-        "tileloadd tmm6, [{b} + {pairs}*1]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm5, [{below} + {along}*1]",
-        "tdpbf16ps tmm2, tmm5, tmm6"
-    ],
-    ["tilestored [{to} + {row}*1], tmm0", "tilestored [{to_below} + {row}*1], tmm2"]
-);
-kernel!(
-    one_by_one,
-    ["tilezero tmm0"],
-    ["tileloadd tmm4, [{a} + {along}*1]", "tileloadd tmm6, [{b} + {pairs}*1]", "tdpbf16ps tmm0, tmm4, tmm6"],
-    ["tilestored [{to} + {row}*1], tmm0", "/* {to_below} */"]
-);
-
-/// A kernel of parts. The left operand has rows of 64 bytes (`line`), and the right one pairs of twice as many.
-macro_rules! kernel_of_parts {
-    ($name:ident, $($step:literal),+) => {
-        /// # Safety
-        /// As for [`TileUnit::multiply_parts`].
-        #[inline(always)]
-        unsafe fn $name(steps: usize, left: (*const u8, usize), right: (*const u32, usize), to: *mut f32) {
-            // SAFETY: guaranteed by the caller; all tiles are named as changed.
-            unsafe {
-                asm!(
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "tilezero tmm2",
-                    "tilezero tmm3",
-                    "2:",
-                    $($step,)+
-                    "add {a}, 2048",
-                    "add {b}, 2048",
-                    "dec {steps}",
-                    "jnz 2b",
-                    "tilestored [{to} + {line}*2], tmm0",
-                    "tilestored [{to} + {line}*2 + 64], tmm1",
-                    "tilestored [{to} + {line}*2 + 2048], tmm2",
-                    "tilestored [{to} + {line}*2 + 2112], tmm3",
-                    steps = inout(reg) steps => _,
-                    a = inout(reg) left.0 => _,
-                    next_a = in(reg) left.1,
-                    b = inout(reg) right.0 => _,
-                    next_b = in(reg) right.1,
-                    line = in(reg) 2 * BLOCK,
-                    part = out(reg) _,
-                    to = in(reg) to,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
-            }
-        }
-    };
-}
-
-kernel_of_parts!(
-    two_parts,
-    "lea {part}, [{a} + {next_a}]",
-    "tileloadd tmm4, [{part} + {line}*1]",
-    "tileloadd tmm6, [{b} + {line}*2]",
-    "tileloadd tmm7, [{b} + {line}*2 + 64]",
-    "tileloadd tmm5, [{part} + {line}*1 + 1024]",
-    // 1 and 0.
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tileloadd tmm4, [{a} + {line}*1]",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tdpbf16ps tmm3, tmm5, tmm7",
-    "tileloadd tmm5, [{a} + {line}*1 + 1024]",
-    // 0 and 0.
-    "lea {part}, [{b} + {next_b}]",
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tileloadd tmm6, [{part} + {line}*2]",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tdpbf16ps tmm3, tmm5, tmm7",
-    "tileloadd tmm7, [{part} + {line}*2 + 64]",
-    // 0 and 1.
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tdpbf16ps tmm3, tmm5, tmm7"
-);
-kernel_of_parts!(
-    three_parts,
-    "lea {part}, [{a} + {next_a}*2]",
-    "tileloadd tmm4, [{part} + {line}*1]",
-    "tileloadd tmm6, [{b} + {line}*2]",
-    "tileloadd tmm7, [{b} + {line}*2 + 64]",
-    "tileloadd tmm5, [{part} + {line}*1 + 1024]",
-    // 2 and 0.
-    "lea {part}, [{a} + {next_a}]",
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tileloadd tmm4, [{part} + {line}*1]",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tdpbf16ps tmm3, tmm5, tmm7",
-    "tileloadd tmm5, [{part} + {line}*1 + 1024]",
-    // 1 and 0.
-    "lea {part}, [{b} + {next_b}]",
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tileloadd tmm6, [{part} + {line}*2]",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tdpbf16ps tmm3, tmm5, tmm7",
-    "tileloadd tmm7, [{part} + {line}*2 + 64]",
-    // 1 and 1.
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tileloadd tmm4, [{a} + {line}*1]",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tdpbf16ps tmm3, tmm5, tmm7",
-    "tileloadd tmm5, [{a} + {line}*1 + 1024]",
-    // 0 and 1.
-    "lea {part}, [{b} + {next_b}*2]",
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tileloadd tmm6, [{part} + {line}*2]",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tdpbf16ps tmm3, tmm5, tmm7",
-    "tileloadd tmm7, [{part} + {line}*2 + 64]",
-    // 0 and 2.
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tileloadd tmm6, [{b} + {line}*2]",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tdpbf16ps tmm3, tmm5, tmm7",
-    "tileloadd tmm7, [{b} + {line}*2 + 64]",
-    // 0 and 0.
-    "tdpbf16ps tmm0, tmm4, tmm6",
-    "tdpbf16ps tmm2, tmm5, tmm6",
-    "tdpbf16ps tmm1, tmm4, tmm7",
-    "tdpbf16ps tmm3, tmm5, tmm7"
-);
 
 impl TileUnit for Processor {
     #[inline(always)]

@@ -151,7 +151,7 @@ unsafe fn along_rows(
                     }
                     #[cfg(test)]
                     Way::ModelOfTiles(parts) => {
-                        on_tiles::<super::tests::Model>(parts, [rows, columns], depth, to, [lhs, rhs], add);
+                        on_tiles::<super::model::Model>(parts, [rows, columns], depth, to, [lhs, rhs], add);
                     }
                 },
             }

@@ -9,7 +9,8 @@
 use super::amx::{BLOCK, LeftTiles, TILE, TileUnit};
 use super::blocks::{Blocks, Kernels, SAME_SETS};
 use super::kernel::COLUMNS;
-use super::pack::{Operand, pack_rows, panel};
+use super::pack::{Operand, panel};
+use super::pack_rows::pack_rows;
 use super::tiles::cut;
 use super::words::{Group, LANES, Line, RUN, Rounded, Rounding, first};
 use super::{Elements, Matrix};

@@ -31,6 +31,8 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
+mod amx_kernels;
+#[cfg(target_arch = "x86_64")]
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod kernel;
@@ -38,6 +40,8 @@ mod kernel;
 mod matrix_tiles;
 #[cfg(target_arch = "x86_64")]
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pack_rows;
 #[cfg(target_arch = "x86_64")]
 mod split;
 #[cfg(target_arch = "x86_64")]
@@ -253,5 +257,7 @@ mod nowhere {
     }
 }
 
+#[cfg(all(test, target_arch = "x86_64"))]
+mod model;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;

@@ -1,7 +1,7 @@
 //! Multiplies blocks of `f32` on matrix tiles, as sums of products of `bf16` parts.
 //!
 //! Guarantees: an element is off by about as much as a sum of `f32` if there are three parts each (six products), and
-//! by 3 · 2⁻¹⁶ of the sum of its products' sizes if there are two (three products). The error is measured in `tests.rs`.
+//! by 3 · 2⁻¹⁶ of the sum of its products' sizes if there are two (three products). `tests.rs` measures the error.
 //! Elements of operands below 2⁻¹¹⁰ lose bits, and below 2⁻¹²⁶ they count as 0. Where the parts give no finite number,
 //! the sum is that of `f32`.
 //!
@@ -18,7 +18,8 @@
 use super::amx::{BLOCK, TILE, TileUnit};
 use super::blocks::{Blocks, Kernels};
 use super::matrix_tiles::{Sums, copy};
-use super::pack::{Operand, pack_pairs, pack_rows, panel};
+use super::pack::{Operand, pack_pairs, panel};
+use super::pack_rows::pack_rows;
 use super::tiles::cut;
 use super::words::{Group, Line, Part, RUN};
 use super::{Elements, Matrix};

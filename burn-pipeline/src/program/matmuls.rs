@@ -12,14 +12,15 @@ pub enum Matmuls {
     /// As it is.
     #[default]
     F32,
-    /// Rounded to `bf16`: each operand is off by at most 2⁻⁸ of itself. A processor needs AVX-512, and is faster than in
-    /// `f32` if it is Intel's with AMX, or AMD's with AVX512-BF16.
+    /// Rounded to `bf16`: each operand is off by at most 2⁻⁸ of itself. A processor needs AVX-512, and is faster than
+    /// in `f32` if it is Intel's with AMX, or AMD's with AVX512-BF16.
     Bf16,
     /// Split into two `bf16` numbers, of which three products are summed: each operand is off by at most 2⁻¹⁶ of
     /// itself. Needs AMX and Linux.
     Bf16x3,
     /// Split into three `bf16` numbers, of which six products are summed: as near as `f32`, but not the same bits.
-    /// Elements below 2⁻¹¹⁰ lose bits, and below 2⁻¹²⁶ they count as 0. Needs AMX and Linux.
+    /// Elements below 2⁻¹¹⁰ lose bits, and below 2⁻¹²⁶ they count as 0. Needs AMX and Linux. Measure before you choose
+    /// it: it is slower than `F32` on a core whose other hyperthread computes.
     Bf16x6,
 }
 
