@@ -47,10 +47,11 @@ pub(super) struct Blocks<'a, L> {
 pub(super) trait Kernels: Sized {
     /// The elements that are packed together.
     const GROUP: Group;
-    /// The rows and columns of a block.
-    const BLOCK: [usize; 2];
     /// Where the left operand's block is.
     type Left: Copy;
+
+    /// The rows and columns of a block of this depth.
+    fn block(depth: usize) -> [usize; 2];
 
     /// The words of a lane, of this many elements along the depth.
     fn words(depth: usize) -> usize;
@@ -216,11 +217,11 @@ unsafe fn blocks<K: Kernels>(
     }
     PACKED.with_borrow_mut(|[left, right]| {
         for depths in cut(0..depth, DEPTH) {
-            let add = add || depths.start > 0;
-            for columns in cut(columns.clone(), K::BLOCK[1]) {
+            let (add, [block_rows, block_columns]) = (add || depths.start > 0, K::block(depths.len()));
+            for columns in cut(columns.clone(), block_columns) {
                 // SAFETY: guaranteed by the caller.
                 unsafe { K::right(rhs.transposed(), columns.clone(), depths.clone(), right) };
-                for rows in cut(rows.clone(), K::BLOCK[0]) {
+                for rows in cut(rows.clone(), block_rows) {
                     let (columns, depths, operands) = (columns.clone(), depths.clone(), [lhs, rhs]);
                     // SAFETY: as above.
                     unsafe {
@@ -235,8 +236,11 @@ unsafe fn blocks<K: Kernels>(
 
 impl<M: Multiply> Kernels for M {
     const GROUP: Group = M::GROUP;
-    const BLOCK: [usize; 2] = [240, 512 * M::GROUP.elements(1)];
     type Left = Left;
+
+    fn block(_: usize) -> [usize; 2] {
+        [240, 512 * M::GROUP.elements(1)]
+    }
 
     fn words(depth: usize) -> usize {
         M::GROUP.words(depth)
@@ -285,14 +289,14 @@ pub(super) unsafe fn packed<K: Kernels, const WIDTH: usize>(
                 let operand = Operand { at, lane, depth };
                 match K::GROUP {
                     Group::NUMBER => pack::<Plain, WIDTH>(operand, lanes, depths, words, to),
-                    Group::PAIR => pack_pairs::<Rounding, WIDTH>(operand, lanes, depths, words, to),
+                    Group::PAIR => pack_pairs::<Rounding, WIDTH, 1>(operand, lanes, depths, words, to),
                     _ => pack::<words::OneByOne<f32>, WIDTH>(operand, lanes, depths, words, to),
                 }
             }
             Elements::Half(at, _) => {
                 let operand = Operand { at, lane, depth };
                 match K::GROUP {
-                    Group::PAIR => pack_pairs::<Rounded, WIDTH>(operand, lanes, depths, words, to),
+                    Group::PAIR => pack_pairs::<Rounded, WIDTH, 1>(operand, lanes, depths, words, to),
                     _ => pack::<words::OneByOne<u16>, WIDTH>(operand, lanes, depths, words, to),
                 }
             }

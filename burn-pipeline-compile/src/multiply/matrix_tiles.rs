@@ -38,8 +38,11 @@ pub(super) struct Sums(pub(super) [[f32; BLOCK]; BLOCK]);
 
 impl<U: TileUnit> Kernels for Tiles<U> {
     const GROUP: Group = Group::PAIR;
-    const BLOCK: [usize; 2] = [8 * BLOCK, 32 * BLOCK];
     type Left = LeftBlock;
+
+    fn block(_: usize) -> [usize; 2] {
+        [8 * BLOCK, 32 * BLOCK]
+    }
 
     fn words(depth: usize) -> usize {
         depth.div_ceil(RUN) * TILE
@@ -65,8 +68,8 @@ impl<U: TileUnit> Kernels for Tiles<U> {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match lhs.at {
-                Elements::F32(at) => pack_rows::<Rounding>(Operand { at, lane, depth }, rows, depths, to),
-                Elements::Half(at, _) => pack_rows::<Rounded>(Operand { at, lane, depth }, rows, depths, to),
+                Elements::F32(at) => pack_rows::<Rounding, 1>(Operand { at, lane, depth }, rows, depths, to),
+                Elements::Half(at, _) => pack_rows::<Rounded, 1>(Operand { at, lane, depth }, rows, depths, to),
             }
         }
         let line = size_of::<Line>() as isize;

@@ -54,7 +54,7 @@ pub(super) unsafe fn pack<W: Words, const WIDTH: usize>(
     to: &mut [Line],
 ) {
     // SAFETY: guaranteed by the caller.
-    unsafe { packed::<W, WIDTH>(operand, lanes, depths, words, to) };
+    unsafe { packed::<W, WIDTH, 1>(operand, lanes, depths, words, to) };
 }
 
 /// Packs numbers as pairs of `bf16`.
@@ -62,7 +62,7 @@ pub(super) unsafe fn pack<W: Words, const WIDTH: usize>(
 /// # Safety
 /// As for [`packed`], on a processor with AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pack_pairs<W: Words, const WIDTH: usize>(
+pub(super) unsafe fn pack_pairs<W: Words<PARTS>, const WIDTH: usize, const PARTS: usize>(
     operand: Operand<W::Element>,
     lanes: Range<usize>,
     depths: Range<usize>,
@@ -70,16 +70,16 @@ pub(super) unsafe fn pack_pairs<W: Words, const WIDTH: usize>(
     to: &mut [Line],
 ) {
     // SAFETY: guaranteed by the caller.
-    unsafe { packed::<W, WIDTH>(operand, lanes, depths, words, to) };
+    unsafe { packed::<W, WIDTH, PARTS>(operand, lanes, depths, words, to) };
 }
 
 /// Packs some lanes over some of the depth into panels of `WIDTH` lanes and this many words; words that are missing
-/// are 0.
+/// are 0. The panels of each part follow those of the one before.
 ///
 /// # Safety
 /// The operand has these lanes and this depth; there is room for all panels; the processor supports the words.
 #[inline(always)]
-unsafe fn packed<W: Words, const WIDTH: usize>(
+unsafe fn packed<W: Words<PARTS>, const WIDTH: usize, const PARTS: usize>(
     operand: Operand<W::Element>,
     lanes: Range<usize>,
     depths: Range<usize>,
@@ -87,7 +87,9 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
     to: &mut [Line],
 ) {
     let stride = panel::<WIDTH>(words);
-    debug_assert!(to.len() >= lanes.len().div_ceil(WIDTH) * stride, "there is room for all panels");
+    let panels = lanes.len().div_ceil(WIDTH);
+    debug_assert!(to.len() >= PARTS * panels * stride, "there is room for all panels");
+    let part = panels * stride * LANES;
     let each = if operand.lane == 1 { COPIED } else { depths.len() };
     for depth in (0..depths.len()).step_by(each) {
         let length = each.min(depths.len() - depth);
@@ -100,15 +102,15 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
             unsafe {
                 let to = to.as_mut_ptr().add(place * stride).cast::<u32>().add(W::GROUP.words(depth) * WIDTH);
                 match operand.lane {
-                    1 => copied::<W, WIDTH>(at, here, length, to),
-                    _ => vectors::<W, WIDTH>(at, here, length, to),
+                    1 => copied::<W, WIDTH, PARTS>(at, here, length, to, part),
+                    _ => vectors::<W, WIDTH, PARTS>(at, here, length, to, part),
                 }
             }
         }
     }
     let packed = W::GROUP.words(depths.len());
     if packed < words {
-        for panel in to.chunks_exact_mut(stride).take(lanes.len().div_ceil(WIDTH)) {
+        for panel in to.chunks_exact_mut(stride).take(PARTS * panels) {
             panel[packed * WIDTH / LANES..words * WIDTH / LANES].fill(Line::default());
         }
     }
@@ -119,11 +121,12 @@ unsafe fn packed<W: Words, const WIDTH: usize>(
 /// # Safety
 /// As for [`packed`].
 #[inline(always)]
-unsafe fn copied<W: Words, const WIDTH: usize>(
+unsafe fn copied<W: Words<PARTS>, const WIDTH: usize, const PARTS: usize>(
     Operand { at, depth, .. }: Operand<W::Element>,
     lanes: usize,
     length: usize,
     to: *mut u32,
+    part: usize,
 ) {
     // The same lanes of the elements that are copied after these.
     (0..length).for_each(|element| prefetch(at.wrapping_offset((element + COPIED) as isize * depth), WIDTH));
@@ -133,7 +136,11 @@ unsafe fn copied<W: Words, const WIDTH: usize>(
             let of = |element: usize| (element < length).then(|| at.wrapping_offset(element as isize * depth));
             let here = lanes.saturating_sub(lane).min(LANES);
             // SAFETY: guaranteed by the caller.
-            unsafe { _mm512_storeu_si512(to.add(word * WIDTH + lane).cast(), W::across(of, word, here)) };
+            unsafe {
+                for (place, words) in W::across(of, word, here).into_iter().enumerate() {
+                    _mm512_storeu_si512(to.add(place * part + word * WIDTH + lane).cast(), words);
+                }
+            }
         }
     }
 }
@@ -143,11 +150,12 @@ unsafe fn copied<W: Words, const WIDTH: usize>(
 /// # Safety
 /// As for [`packed`].
 #[inline(always)]
-unsafe fn vectors<W: Words, const WIDTH: usize>(
+unsafe fn vectors<W: Words<PARTS>, const WIDTH: usize, const PARTS: usize>(
     operand: Operand<W::Element>,
     lanes: usize,
     length: usize,
     to: *mut u32,
+    part: usize,
 ) {
     for lane in (0..WIDTH).step_by(LANES) {
         let at = Operand { at: operand.at.wrapping_offset(lane as isize * operand.lane), ..operand };
@@ -155,8 +163,8 @@ unsafe fn vectors<W: Words, const WIDTH: usize>(
         // SAFETY: guaranteed by the caller.
         unsafe {
             match operand.depth {
-                1 => turned::<W, WIDTH>(at, here, length, to.add(lane)),
-                _ => gathered::<W, WIDTH>(at, here, length, to.add(lane)),
+                1 => turned::<W, WIDTH, PARTS>(at, here, length, to.add(lane), part),
+                _ => gathered::<W, WIDTH, PARTS>(at, here, length, to.add(lane), part),
             }
         }
     }
@@ -167,30 +175,32 @@ unsafe fn vectors<W: Words, const WIDTH: usize>(
 /// # Safety
 /// As for [`packed`].
 #[inline(always)]
-unsafe fn turned<W: Words, const WIDTH: usize>(
+unsafe fn turned<W: Words<PARTS>, const WIDTH: usize, const PARTS: usize>(
     Operand { at, lane, .. }: Operand<W::Element>,
     lanes: usize,
     length: usize,
     to: *mut u32,
+    part: usize,
 ) {
     let run = W::GROUP.elements(LANES);
     for first in (0..length).step_by(run) {
         let elements = run.min(length - first);
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let mut rows = [_mm512_setzero_si512(); LANES];
-            for (place, words) in rows.iter_mut().enumerate() {
-                if place < lanes {
-                    let at = at.wrapping_offset(place as isize * lane + first as isize);
-                    // The same elements of the lanes after these.
-                    prefetch(at.wrapping_offset(WIDTH.min(LANES) as isize * lane), elements);
-                    *words = W::along(at, elements);
+            let mut parts = [[_mm512_setzero_si512(); LANES]; PARTS];
+            for place in 0..lanes.min(LANES) {
+                let at = at.wrapping_offset(place as isize * lane + first as isize);
+                // The same elements of the lanes after these.
+                prefetch(at.wrapping_offset(WIDTH.min(LANES) as isize * lane), elements);
+                for (rows, words) in parts.iter_mut().zip(W::along(at, elements)) {
+                    rows[place] = words;
                 }
             }
             let to = to.add(W::GROUP.words(first) * WIDTH);
-            let turned = transposed(rows);
-            for (word, words) in turned.iter().enumerate().take(W::GROUP.words(elements)) {
-                _mm512_storeu_si512(to.add(word * WIDTH).cast(), *words);
+            for (place, rows) in parts.into_iter().enumerate() {
+                for (word, words) in transposed(rows).iter().enumerate().take(W::GROUP.words(elements)) {
+                    _mm512_storeu_si512(to.add(place * part + word * WIDTH).cast(), *words);
+                }
             }
         }
     }
@@ -201,11 +211,12 @@ unsafe fn turned<W: Words, const WIDTH: usize>(
 /// # Safety
 /// As for [`packed`].
 #[inline(always)]
-unsafe fn gathered<W: Words, const WIDTH: usize>(
+unsafe fn gathered<W: Words<PARTS>, const WIDTH: usize, const PARTS: usize>(
     Operand { at, lane, depth }: Operand<W::Element>,
     lanes: usize,
     length: usize,
     to: *mut u32,
+    part: usize,
 ) {
     let run = W::GROUP.elements(LANES);
     for first in (0..length).step_by(run) {
@@ -220,7 +231,7 @@ unsafe fn gathered<W: Words, const WIDTH: usize>(
         }
         let near = Operand { at: near.as_ptr(), lane: RUN as isize, depth: 1 };
         // SAFETY: as above.
-        unsafe { turned::<W, WIDTH>(near, lanes, elements, to.add(W::GROUP.words(first) * WIDTH)) };
+        unsafe { turned::<W, WIDTH, PARTS>(near, lanes, elements, to.add(W::GROUP.words(first) * WIDTH), part) };
     }
 }
 

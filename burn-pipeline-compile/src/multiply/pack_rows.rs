@@ -13,19 +13,21 @@ use std::ops::Range;
 const ROWS: usize = 32;
 
 /// Packs some lanes over some of the depth for matrix tiles, as pairs of `bf16`: panels of 32 lanes, in which each 32
-/// elements along the depth have a line of memory for each lane. Missing elements are 0.
+/// elements along the depth have a line of memory for each lane. Missing elements are 0. The panels of each part follow
+/// those of the one before.
 ///
 /// # Safety
 /// The operand has these lanes and this depth; there is room for all panels; the processor has AVX512-BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-pub(super) unsafe fn pack_rows<W: Words>(
+pub(super) unsafe fn pack_rows<W: Words<PARTS>, const PARTS: usize>(
     operand: Operand<W::Element>,
     lanes: Range<usize>,
     depths: Range<usize>,
     to: &mut [Line],
 ) {
     let stride = panel::<ROWS>(depths.len().div_ceil(RUN) * LANES);
-    debug_assert!(to.len() >= lanes.len().div_ceil(ROWS) * stride, "there is room for all panels");
+    let part = lanes.len().div_ceil(ROWS) * stride;
+    debug_assert!(to.len() >= PARTS * part, "there is room for all panels");
     let at = |lane: usize, depth: usize| {
         let (lane, depth) = ((lanes.start + lane) as isize, (depths.start + depth) as isize);
         operand.at.wrapping_offset(lane * operand.lane + depth * operand.depth)
@@ -40,10 +42,15 @@ pub(super) unsafe fn pack_rows<W: Words>(
                 let of = |element: usize| (depth + element < depths.len()).then(|| at(lane, depth + element));
                 // SAFETY: guaranteed by the caller.
                 unsafe {
-                    let mut words = [_mm512_setzero_si512(); LANES];
-                    words.iter_mut().enumerate().for_each(|(place, words)| *words = W::across(of, place, here));
-                    for (place, words) in transposed(words).into_iter().enumerate() {
-                        _mm512_storeu_si512(line(lane + place, step).cast(), words);
+                    let mut parts = [[_mm512_setzero_si512(); LANES]; PARTS];
+                    for word in 0..LANES {
+                        let across = W::across(of, word, here);
+                        parts.iter_mut().zip(across).for_each(|(words, across)| words[word] = across);
+                    }
+                    for (place, words) in parts.into_iter().enumerate() {
+                        for (row, words) in transposed(words).into_iter().enumerate() {
+                            _mm512_storeu_si512(line(lane + row, step).add(place * part).cast(), words);
+                        }
                     }
                 }
             }
@@ -63,7 +70,9 @@ pub(super) unsafe fn pack_rows<W: Words>(
                         near.as_ptr()
                     }
                 };
-                _mm512_storeu_si512(line(lane, step).cast(), W::along(at, elements));
+                for (place, words) in W::along(at, elements).into_iter().enumerate() {
+                    _mm512_storeu_si512(line(lane, step).add(place * part).cast(), words);
+                }
             }
         }
     }

@@ -16,12 +16,12 @@
 //! (ARITH 2019, arXiv:1904.06376), call these BF16x3 and BF16x6.
 
 use super::amx::{BLOCK, TILE, TileUnit};
-use super::blocks::{Blocks, Kernels};
+use super::blocks::{Blocks, DEPTH, Kernels};
 use super::matrix_tiles::{Sums, copy};
 use super::pack::{Operand, pack_pairs, panel};
 use super::pack_rows::pack_rows;
 use super::tiles::cut;
-use super::words::{Group, Line, Part, RUN};
+use super::words::{Group, Line, RUN, Rounding};
 use super::{Elements, Matrix};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -34,13 +34,12 @@ fn lines(lanes: usize, depth: usize) -> usize {
     lanes.div_ceil(BLOCK) * panel::<BLOCK>(depth.div_ceil(RUN) * TILE)
 }
 
-/// Makes room for all parts; returns the lines of each.
-fn room<const PARTS: usize>(lanes: usize, depth: usize, to: &mut Vec<Line>) -> usize {
-    let lines = lines(lanes, depth);
-    if to.len() < PARTS * lines {
-        to.resize(PARTS * lines, Line::default());
+/// Makes room for all parts.
+fn room<const PARTS: usize>(lanes: usize, depth: usize, to: &mut Vec<Line>) {
+    let lines = PARTS * lines(lanes, depth);
+    if to.len() < lines {
+        to.resize(lines, Line::default());
     }
-    lines
 }
 
 /// The matrix as lanes.
@@ -53,38 +52,30 @@ fn operand(matrix: Matrix<Elements>) -> Operand<f32> {
 
 impl<U: TileUnit, const PARTS: usize> Kernels for Split<U, PARTS> {
     const GROUP: Group = Group::PAIR;
-    const BLOCK: [usize; 2] = [2 * BLOCK, 16 * BLOCK];
     /// Part 0 of the left operand.
     type Left = *const Line;
+
+    /// As many columns as fit into 1.5 MiB.
+    fn block(depth: usize) -> [usize; 2] {
+        [2 * BLOCK, if depth > DEPTH / 2 { 16 * BLOCK } else { 32 * BLOCK }]
+    }
 
     fn words(depth: usize) -> usize {
         depth.div_ceil(RUN) * TILE
     }
 
     unsafe fn left(lhs: Matrix<Elements>, rows: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) -> *const Line {
-        let (lines, lhs) = (room::<PARTS>(rows.len(), depths.len(), to), operand(lhs));
+        room::<PARTS>(rows.len(), depths.len(), to);
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            pack_rows::<Part<0>>(lhs, rows.clone(), depths.clone(), &mut to[..lines]);
-            pack_rows::<Part<1>>(lhs, rows.clone(), depths.clone(), &mut to[lines..2 * lines]);
-            if PARTS == 3 {
-                pack_rows::<Part<2>>(lhs, rows, depths, &mut to[2 * lines..]);
-            }
-        }
+        unsafe { pack_rows::<Rounding, PARTS>(operand(lhs), rows, depths, to) };
         to.as_ptr()
     }
 
     unsafe fn right(rhs: Matrix<Elements>, columns: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) {
-        let (lines, rhs) = (room::<PARTS>(columns.len(), depths.len(), to), operand(rhs));
+        room::<PARTS>(columns.len(), depths.len(), to);
         let words = Self::words(depths.len());
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            pack_pairs::<Part<0>, BLOCK>(rhs, columns.clone(), depths.clone(), words, &mut to[..lines]);
-            pack_pairs::<Part<1>, BLOCK>(rhs, columns.clone(), depths.clone(), words, &mut to[lines..2 * lines]);
-            if PARTS == 3 {
-                pack_pairs::<Part<2>, BLOCK>(rhs, columns, depths, words, &mut to[2 * lines..]);
-            }
-        }
+        unsafe { pack_pairs::<Rounding, BLOCK, PARTS>(operand(rhs), columns, depths, words, to) };
     }
 
     unsafe fn multiply(blocks: Blocks<'_, *const Line>, to: Matrix<*mut f32>, add: bool) {

@@ -53,8 +53,8 @@ impl Group {
     }
 }
 
-/// The conversion of an operand's elements to words.
-pub(super) trait Words {
+/// The conversion of an operand's elements to words, or to as many words as an element has parts.
+pub(super) trait Words<const PARTS: usize = 1> {
     type Element: Copy + Default;
     const GROUP: Group;
 
@@ -62,23 +62,21 @@ pub(super) trait Words {
     ///
     /// # Safety
     /// The elements exist, and the processor has AVX-512; for pairs, AVX512-BF16.
-    unsafe fn along(at: *const Self::Element, elements: usize) -> __m512i;
+    unsafe fn along(at: *const Self::Element, elements: usize) -> [__m512i; PARTS];
 
     /// One word for each of some contiguous lanes. `of` says where the first lane's elements are, by their index along
     /// the depth; `None` after the last.
     ///
     /// # Safety
     /// As for `along`.
-    unsafe fn across(of: impl Fn(usize) -> Option<*const Self::Element>, word: usize, lanes: usize) -> __m512i;
+    unsafe fn across(of: impl Fn(usize) -> Option<*const Self::Element>, word: usize, lanes: usize)
+    -> [__m512i; PARTS];
 }
 
 /// Numbers that stay unchanged.
 pub(super) struct Plain;
-/// Pairs of parts of numbers, which are split here. Part 0 is the rounded number; each further part is what the parts
-/// before it leave, rounded.
-pub(super) struct Part<const INDEX: usize>;
-/// Pairs of numbers that are rounded here.
-pub(super) type Rounding = Part<0>;
+/// Pairs of numbers that are rounded here; further parts are what the parts before them leave, rounded.
+pub(super) struct Rounding;
 /// Pairs of numbers that were rounded before.
 pub(super) struct Rounded;
 /// Numbers that are rounded here (`f32`), or were rounded before (`u16`): each pair as two words, the second first.
@@ -96,58 +94,60 @@ impl Words for Plain {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn along(at: *const f32, elements: usize) -> __m512i {
+    unsafe fn along(at: *const f32, elements: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
-        _mm512_castps_si512(unsafe { _mm512_maskz_loadu_ps(first(elements), at) })
+        [_mm512_castps_si512(unsafe { _mm512_maskz_loadu_ps(first(elements), at) })]
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> __m512i {
+    unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
-        of(word).map_or(_mm512_setzero_si512(), |at| unsafe { Self::along(at, lanes) })
+        of(word).map_or([_mm512_setzero_si512()], |at| unsafe { Self::along(at, lanes) })
     }
 }
 
-impl<const INDEX: usize> Words for Part<INDEX> {
+impl<const PARTS: usize> Words<PARTS> for Rounding {
     type Element = f32;
     const GROUP: Group = Group::PAIR;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn along(at: *const f32, elements: usize) -> __m512i {
+    unsafe fn along(at: *const f32, elements: usize) -> [__m512i; PARTS] {
         let after = elements.saturating_sub(LANES);
         // SAFETY: guaranteed by the caller; masked-out elements are not read.
-        unsafe {
-            let mut low = _mm512_maskz_loadu_ps(first(elements), at);
-            let mut high = _mm512_maskz_loadu_ps(first(after), at.wrapping_add(LANES));
-            for _ in 0..INDEX {
-                let rounded = bits(_mm512_cvtne2ps_pbh(high, low));
+        let [mut low, mut high] = unsafe {
+            let low = _mm512_maskz_loadu_ps(first(elements), at);
+            [low, _mm512_maskz_loadu_ps(first(after), at.wrapping_add(LANES))]
+        };
+        std::array::from_fn(|part| {
+            let rounded = bits(_mm512_cvtne2ps_pbh(high, low));
+            if part + 1 < PARTS {
                 low = without(low, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(rounded)));
                 high = without(high, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64::<1>(rounded)));
             }
-            bits(_mm512_cvtne2ps_pbh(high, low))
-        }
+            rounded
+        })
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> __m512i {
-        let Some(at) = of(2 * word) else { return _mm512_setzero_si512() };
+    unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> [__m512i; PARTS] {
+        let Some(at) = of(2 * word) else { return [_mm512_setzero_si512(); PARTS] };
         let next = of(2 * word + 1);
         // SAFETY: guaranteed by the caller; the table is as long as a vector.
-        unsafe {
-            let mut even = _mm512_maskz_loadu_ps(first(lanes), at);
-            let mut odd = _mm512_maskz_loadu_ps(next.map_or(0, |_| first(lanes)), next.unwrap_or(at));
-            let turns = _mm512_loadu_si512(TURNS.as_ptr().cast());
-            let pairs = |even, odd| _mm512_permutexvar_epi16(turns, bits(_mm512_cvtne2ps_pbh(odd, even)));
-            for _ in 0..INDEX {
-                let rounded = pairs(even, odd);
+        let (mut even, mut odd, turns) = unsafe {
+            let odd = _mm512_maskz_loadu_ps(next.map_or(0, |_| first(lanes)), next.unwrap_or(at));
+            (_mm512_maskz_loadu_ps(first(lanes), at), odd, _mm512_loadu_si512(TURNS.as_ptr().cast()))
+        };
+        std::array::from_fn(|part| {
+            let rounded = _mm512_permutexvar_epi16(turns, bits(_mm512_cvtne2ps_pbh(odd, even)));
+            if part + 1 < PARTS {
                 even = without(even, rounded);
                 odd = without(odd, _mm512_srli_epi32::<16>(rounded));
             }
-            pairs(even, odd)
-        }
+            rounded
+        })
     }
 }
 
@@ -157,19 +157,19 @@ impl Words for Rounded {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn along(at: *const u16, elements: usize) -> __m512i {
+    unsafe fn along(at: *const u16, elements: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
-        unsafe { _mm512_maskz_loadu_epi16((u64::from(u32::MAX) >> (RUN - elements.min(RUN))) as u32, at.cast()) }
+        [unsafe { _mm512_maskz_loadu_epi16((u64::from(u32::MAX) >> (RUN - elements.min(RUN))) as u32, at.cast()) }]
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-    unsafe fn across(of: impl Fn(usize) -> Option<*const u16>, word: usize, lanes: usize) -> __m512i {
+    unsafe fn across(of: impl Fn(usize) -> Option<*const u16>, word: usize, lanes: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
         let widened =
             |at: *const u16| unsafe { _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), at.cast())) };
         let [even, odd] = [2 * word, 2 * word + 1].map(|at| of(at).map_or(_mm512_setzero_si512(), widened));
-        _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))
+        [_mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))]
     }
 }
 
@@ -179,17 +179,17 @@ impl Words for OneByOne<f32> {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn along(at: *const f32, elements: usize) -> __m512i {
+    unsafe fn along(at: *const f32, elements: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
-        unsafe { swapped(rounded(_mm512_maskz_loadu_ps(first(elements), at))) }
+        [unsafe { swapped(rounded(_mm512_maskz_loadu_ps(first(elements), at))) }]
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> __m512i {
+    unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
         let word = of(word ^ 1).map(|at| unsafe { rounded(_mm512_maskz_loadu_ps(first(lanes), at)) });
-        word.unwrap_or(_mm512_setzero_si512())
+        [word.unwrap_or(_mm512_setzero_si512())]
     }
 }
 
@@ -199,16 +199,16 @@ impl Words for OneByOne<u16> {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn along(at: *const u16, elements: usize) -> __m512i {
+    unsafe fn along(at: *const u16, elements: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
-        unsafe { swapped(widened(at, elements)) }
+        [unsafe { swapped(widened(at, elements)) }]
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn across(of: impl Fn(usize) -> Option<*const u16>, word: usize, lanes: usize) -> __m512i {
+    unsafe fn across(of: impl Fn(usize) -> Option<*const u16>, word: usize, lanes: usize) -> [__m512i; 1] {
         // SAFETY: guaranteed by the caller.
-        of(word ^ 1).map_or(_mm512_setzero_si512(), |at| unsafe { widened(at, lanes) })
+        [of(word ^ 1).map_or(_mm512_setzero_si512(), |at| unsafe { widened(at, lanes) })]
     }
 }
 
