@@ -12,7 +12,7 @@
 //!    `asm!`, and a thread configures its tiles for each pair of packed blocks.
 //! 3. The kernels are in [`amx_kernels`](super::amx_kernels).
 
-use super::amx_kernels::{one_by_one, one_by_two, three_parts, two_by_one, two_by_two, two_parts};
+use super::amx_kernels::{LeftTiles, TILE, one_by_one, one_by_two, three_parts, two_by_one, two_by_two, two_parts};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::LazyLock;
@@ -20,11 +20,6 @@ use std::sync::LazyLock;
 /// Proof that this process may use tiles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Amx(());
-
-/// The rows of a tile, and its columns in words of 32 bits.
-pub(super) const TILE: usize = 16;
-/// The rows and columns of a block of sums: two tiles each.
-pub(super) const BLOCK: usize = 2 * TILE;
 
 impl Amx {
     /// Returns `None` if there are no tiles of `bf16` here. The first call asks the system for permission.
@@ -100,16 +95,6 @@ static WHOLE: Configuration = Configuration {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// Where a kernel finds the left operand: two tiles for each 32 elements along the depth.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LeftTiles {
-    pub(super) at: *const u8,
-    /// The bytes from one row to the next.
-    pub(super) row: isize,
-    /// The bytes from the elements of one instruction to the next ones.
-    pub(super) step: isize,
-}
-
 /// What multiplies tiles: the processor, or in tests a model of it.
 pub(super) trait TileUnit {
     /// Configures this thread's tiles.
@@ -124,7 +109,7 @@ pub(super) trait TileUnit {
     /// There is an [`Amx`].
     unsafe fn release();
 
-    /// Writes a block of sums over `steps` times 32 elements, at least once: at most [`BLOCK`] rows and columns,
+    /// Writes a block of sums over `steps` times 32 elements, at least once: at most 32 rows and columns,
     /// rounded up to whole tiles.
     ///
     /// # Safety
@@ -137,8 +122,7 @@ pub(super) trait TileUnit {
     /// 0 and 2, and 0 and 0. An operand is the pointer to its part 0, and the bytes from each part to the next.
     ///
     /// # Safety
-    /// As for [`multiply`](Self::multiply): whole tiles of rows lie one after the other, and the target has [`BLOCK`]
-    /// columns.
+    /// As for [`multiply`](Self::multiply): whole tiles of rows lie one after the other, and the target has 32 columns.
     unsafe fn multiply_parts<const PARTS: usize>(
         steps: usize,
         left: (*const u8, usize),

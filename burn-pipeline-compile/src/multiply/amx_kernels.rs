@@ -3,14 +3,28 @@
 //! Four tiles of sums, two of the left and two of the right operand are in use, so each loaded tile is multiplied at
 //! least twice.
 
-use super::amx::{BLOCK, LeftTiles, TILE};
 use std::arch::asm;
+
+/// The rows of a tile, and its columns in words of 32 bits.
+pub(super) const TILE: usize = 16;
+/// The rows and columns of a block of sums: two tiles each.
+pub(super) const BLOCK: usize = 2 * TILE;
+
+/// Where a kernel finds the left operand: two tiles for each 32 elements along the depth.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeftTiles {
+    pub(super) at: *const u8,
+    /// The bytes from one row to the next.
+    pub(super) row: isize,
+    /// The bytes from the elements of one instruction to the next ones.
+    pub(super) step: isize,
+}
 
 /// A kernel over `steps` steps: tiles 0 to 3 are sums, 4 and 5 the left operand, 6 and 7 the right one.
 macro_rules! kernel {
     ($name:ident, [$($zero:literal),+], [$($step:literal),+], [$($store:literal),+]) => {
         /// # Safety
-        /// As for [`TileUnit::multiply`].
+        /// As for `TileUnit::multiply`.
         #[inline(always)]
         pub(super) unsafe fn $name(steps: usize, left: LeftTiles, right: *const u32, to: *mut f32, row: isize) {
             let row = row * size_of::<f32>() as isize;
@@ -100,7 +114,7 @@ kernel!(
 macro_rules! kernel_of_parts {
     ($name:ident, $($step:literal),+) => {
         /// # Safety
-        /// As for [`TileUnit::multiply_parts`].
+        /// As for `TileUnit::multiply_parts`.
         #[inline(always)]
         pub(super) unsafe fn $name(steps: usize, left: (*const u8, usize), right: (*const u32, usize), to: *mut f32) {
             // SAFETY: guaranteed by the caller; all tiles are named as changed.

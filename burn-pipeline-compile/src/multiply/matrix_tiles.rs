@@ -6,9 +6,10 @@
 //! 2. A block of 32 rows and columns is summed in tiles over the depth, and stored to the target. If the target is
 //!    added to, has fewer rows or columns, or is strided, the block is stored to a buffer and copied from there.
 
-use super::amx::{BLOCK, LeftTiles, TILE, TileUnit};
-use super::blocks::{Blocks, Kernels, SAME_SETS};
+use super::amx::TileUnit;
+use super::amx_kernels::{BLOCK, LeftTiles, TILE};
 use super::kernel::COLUMNS;
+use super::kernels::{Blocks, Kernels, SAME_SETS};
 use super::pack::{Operand, panel};
 use super::pack_rows::pack_rows;
 use super::tiles::cut;

@@ -1,9 +1,10 @@
-//! A model of matrix tiles (AMX) in plain arithmetic, for tests on processors that have none.
+//! A model of matrix tiles (AMX) by fused multiply-add, for tests on processors with AVX512-BF16 and without tiles.
 //!
 //! Its steps are those of TDPBF16PS in Intel's Software Developer's Manual. Tests compare it with the instruction where
 //! the processor has it.
 
-use super::amx::{BLOCK, LeftTiles, TILE, TileUnit};
+use super::amx::TileUnit;
+use super::amx_kernels::{BLOCK, LeftTiles, TILE};
 use std::arch::x86_64::{
     __m512, _CMP_LT_OQ, _CMP_NEQ_UQ, _mm512_abs_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask,
     _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32,

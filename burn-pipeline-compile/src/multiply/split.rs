@@ -15,8 +15,9 @@
 //! Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations
 //! (ARITH 2019, arXiv:1904.06376), call these BF16x3 and BF16x6.
 
-use super::amx::{BLOCK, TILE, TileUnit};
-use super::blocks::{Blocks, DEPTH, Kernels};
+use super::amx::TileUnit;
+use super::amx_kernels::{BLOCK, TILE};
+use super::kernels::{Blocks, DEPTH, Kernels};
 use super::matrix_tiles::{Sums, copy};
 use super::pack::{Operand, pack_pairs, panel};
 use super::pack_rows::pack_rows;
