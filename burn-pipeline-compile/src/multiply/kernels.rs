@@ -1,5 +1,5 @@
-//! What differs between ways to multiply: how blocks are packed, and how two packed blocks are multiplied. Here are those
-//! of vectors.
+//! The two operations in which ways to multiply differ: packing a block, and multiplying two packed blocks. Those of
+//! vectors are in this file.
 
 use super::kernel::{COLUMNS, Left, Multiply, ROWS};
 use super::pack::{Operand, pack, pack_pairs, panel};

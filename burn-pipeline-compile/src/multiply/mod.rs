@@ -4,9 +4,8 @@
 //! Guarantees: the result of a matmul depends on the values and sizes of its operands alone, not on their strides or
 //! the number of threads. Each element is a sum over blocks of [`DEPTH`](kernels::DEPTH) products, in order. Within a
 //! block, each product is multiplied and added with one rounding, from the first to the last (of rounded elements: see
-//! below). A matmul added to a
-//! target gives the same bits as if it were written and then added, up to that depth. Rounding is to the nearest
-//! `bf16`, ties to even. The bits of rounded matmuls depend on the kind of processor, too:
+//! below). A matmul added to a target gives the same bits as if it were written and then added, up to that depth.
+//! Rounding is to the nearest `bf16`, ties to even. The bits of rounded matmuls depend on the kind of processor, too:
 //!
 //! - With matrix tiles (AMX), of each 32 elements along the depth those with even and those with odd places are summed
 //!   apart, and subnormal numbers (below 2⁻¹²⁶) count as 0 ([`amx`]). Only tiles multiply parts ([`split`]).
@@ -16,7 +15,8 @@
 //!
 //! 1. Operands are cut into [`blocks`] and packed, as words of 32 bits ([`words`]): panels of 12 rows (left operand)
 //!    and of 32 columns (right operand), word after word along the depth ([`pack`]). A block of columns takes at most
-//!    1 MiB (split into parts, 1.5 MiB), a block of rows half of that. Rows of `f32` with suitable strides are read in place.
+//!    1 MiB (split into parts, 1.5 MiB), a block of rows half of that. Rows of `f32` with suitable strides are read in
+//!    place.
 //! 2. A tile of 12 rows and 32 columns stays in registers over the whole depth ([`tiles`], [`kernel`]), as in Goto
 //!    and van de Geijn, Anatomy of High-Performance Matrix Multiplication (ACM TOMS 34, 2008); or 32 rows and columns
 //!    stay in matrix tiles ([`matrix_tiles`], [`split`]).
@@ -100,7 +100,7 @@ enum Way {
     Pairs,
     /// Matrix tiles.
     Tiles(amx::Amx, Parts),
-    /// A model of matrix tiles, in tests.
+    /// A software model of matrix tiles, in tests.
     #[cfg(test)]
     ModelOfTiles(Parts),
 }
