@@ -1,9 +1,11 @@
 //! The skip edge: a value passed from one stage to a later stage that is not the next.
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// A skip edge, from a stage to a later stage that is not the next, on every route.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
+#[display("{from} -> {to}")]
 #[serde(from = "(usize, usize)", into = "(usize, usize)")]
 pub struct SkipEdge {
     /// The stage that computes the value.
@@ -21,11 +23,5 @@ impl From<(usize, usize)> for SkipEdge {
 impl From<SkipEdge> for (usize, usize) {
     fn from(edge: SkipEdge) -> Self {
         (edge.from, edge.to)
-    }
-}
-
-impl std::fmt::Display for SkipEdge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} -> {}", self.from, self.to)
     }
 }

@@ -12,6 +12,7 @@
 
 use super::op::Op;
 use super::stage_id::StageId;
+use derive_more::Display;
 use std::fmt;
 
 /// One operation on one stage, for one microbatch where the operation has one.
@@ -152,7 +153,7 @@ crate::debug_as_text!(Task);
 /// A [`Task`] that has a microbatch: a computation, a send or receive, or the wait for a send or receive.
 ///
 /// Made from a plan's task by [`Task::of_microbatch`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display)]
 pub struct MicrobatchTask(Task);
 
 impl MicrobatchTask {
@@ -211,12 +212,6 @@ impl MicrobatchTask {
 impl From<MicrobatchTask> for Task {
     fn from(task: MicrobatchTask) -> Self {
         task.0
-    }
-}
-
-impl fmt::Display for MicrobatchTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -3,12 +3,13 @@
 use crate::cost::{PartitionError, ProfileError};
 use crate::plan::PlanError;
 use crate::simulate::SimulateError;
-use std::fmt;
+use derive_more::Display;
 
 /// Why a candidate cannot be used.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Display)]
 pub(super) enum DropReason {
     /// A rank would hold more than the cap.
+    #[display("its fullest rank holds {peak:.4e} bytes, above the cap of {cap:.4e}")]
     OverCap { peak: f64, cap: f64, makespan: f64 },
     /// Its plan cannot be made, checked or simulated, or its costs are not valid; with the error's message.
     Refused(String),
@@ -17,17 +18,6 @@ pub(super) enum DropReason {
 impl<E: std::error::Error> From<E> for DropReason {
     fn from(error: E) -> Self {
         DropReason::Refused(error.to_string())
-    }
-}
-
-impl fmt::Display for DropReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DropReason::OverCap { peak, cap, .. } => {
-                write!(f, "its fullest rank holds {peak:.4e} bytes, above the cap of {cap:.4e}")
-            }
-            DropReason::Refused(reason) => f.write_str(reason),
-        }
     }
 }
 

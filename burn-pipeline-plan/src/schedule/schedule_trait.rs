@@ -51,21 +51,13 @@ impl std::fmt::Display for Size {
 }
 
 /// The numbers of chunks per rank that a schedule accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display)]
 pub enum Chunks {
     /// Exactly this many.
     Exactly(usize),
     /// Any number from 1.
+    #[display("any")]
     Any,
-}
-
-impl std::fmt::Display for Chunks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Chunks::Exactly(n) => n.fmt(f),
-            Chunks::Any => f.write_str("any"),
-        }
-    }
 }
 
 /// The description of a schedule, as listed by `burn-pipeline schedules`. Each plan has its own placement.

@@ -28,6 +28,7 @@ use crate::plan::action::Action;
 use crate::plan::op::Op;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -41,18 +42,13 @@ pub enum Among {
 }
 
 /// A collective that a holder of a stage calls. Two are the same if both fields are equal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
+#[display("`{what}`")]
 pub struct Collective {
     /// The ranks that run it.
     pub among: Among,
     /// A description with everything that its ranks must have in common: operation, axis, shape, element type.
     pub what: String,
-}
-
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`", self.what)
-    }
 }
 
 /// The collectives that a holder calls in each computation of a stage, in order. `B` calls those of `I`, then those
