@@ -168,16 +168,6 @@ impl MicrobatchTask {
         Self(Task::pack(stage.into(), op, microbatch as u32))
     }
 
-    /// The stage it works on.
-    pub fn stage(self) -> StageId {
-        self.0.stage()
-    }
-
-    /// The operation.
-    pub fn op(self) -> Op {
-        self.0.op
-    }
-
     /// The microbatch within the stage's route.
     #[inline]
     pub fn microbatch(self) -> usize {
@@ -196,16 +186,13 @@ impl MicrobatchTask {
     pub fn awaits(self) -> Option<Self> {
         self.0.awaits().map(Self)
     }
+}
 
-    /// Returns true if it is a transfer along a skip edge, or the wait for one.
-    #[inline]
-    pub fn is_skip(self) -> bool {
-        self.0.is_skip()
-    }
+impl std::ops::Deref for MicrobatchTask {
+    type Target = Task;
 
-    /// The stage at the other end of the skip edge, for a transfer along one or its wait.
-    pub fn skip_peer(self) -> Option<StageId> {
-        self.0.skip_peer()
+    fn deref(&self) -> &Task {
+        &self.0
     }
 }
 
