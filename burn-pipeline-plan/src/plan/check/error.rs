@@ -170,33 +170,19 @@ impl CheckError {
     /// The rank and step of the fault, for [`Plan::grid_marked`](crate::plan::Plan::grid_marked); for a deadlock,
     /// the first of its cycle. `None` if the fault is in the options.
     pub fn place(&self) -> Option<(usize, usize)> {
-        match self {
-            Self::NoSuchStage { rank, step, .. }
-            | Self::WrongRank { rank, step, .. }
-            | Self::NoSuchMicrobatch { rank, step, .. }
-            | Self::NotFusible { rank, step, .. }
-            | Self::UnusedGradient { rank, step, .. }
-            | Self::Duplicate { rank, step, .. }
-            | Self::BothBackwards { rank, step, .. }
-            | Self::Unmet { rank, step, .. }
-            | Self::LateWait { rank, step, .. }
-            | Self::SentCap { rank, step, .. }
-            | Self::Missing { rank, step, .. }
-            | Self::NeedlessTransfer { rank, step, .. }
-            | Self::NoSuchSkip { rank, step, .. }
-            | Self::VocabularyRoutes { rank, step, .. }
-            | Self::VocabularyStage { rank, step, .. }
-            | Self::NoBackward { rank, step, .. }
-            | Self::CollectiveOrder { rank, step, .. }
-            | Self::ChannelOrder { rank, step, .. }
-            | Self::Sharded { rank, step, .. }
-            | Self::UnshardedTwice { rank, step, .. }
-            | Self::UnusedUnshard { rank, step, .. }
-            | Self::ReducedEarly { rank, step, .. }
-            | Self::ActivationCap { rank, step, .. }
-            | Self::ReceivedCap { rank, step, .. } => Some((*rank, *step)),
-            Self::Deadlock { cycle, .. } => cycle.first().map(|waiting| (waiting.rank, waiting.step)),
-            Self::ReceivedCapUnlowered { .. } => None,
+        macro_rules! place {
+            ($($located:ident)+) => {
+                match self {
+                    $(Self::$located { rank, step, .. })|+ => Some((*rank, *step)),
+                    Self::Deadlock { cycle, .. } => cycle.first().map(|waiting| (waiting.rank, waiting.step)),
+                    Self::ReceivedCapUnlowered { .. } => None,
+                }
+            };
         }
+        place!(
+            NoSuchStage WrongRank NoSuchMicrobatch NotFusible UnusedGradient Duplicate BothBackwards Unmet LateWait
+            SentCap Missing NeedlessTransfer NoSuchSkip VocabularyRoutes VocabularyStage NoBackward CollectiveOrder
+            ChannelOrder Sharded UnshardedTwice UnusedUnshard ReducedEarly ActivationCap ReceivedCap
+        )
     }
 }
