@@ -7,9 +7,8 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::{parse, write};
 use crate::source::{build, zb_auto};
-use crate::values::amount;
+use crate::values::{amount, parse, write};
 use burn_pipeline_plan::cost::Profile;
 use burn_pipeline_plan::page::{Choice, Choices, Page};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, ZbAuto, all};

@@ -1,8 +1,7 @@
 //! The flags for costs: uniform numbers, or a profile from a file.
 
 use crate::failure::Failure;
-use crate::files::parse;
-use crate::values::amount;
+use crate::values::{amount, parse};
 use burn_pipeline_plan::cost::{Factors, Profile, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Placement, Plan};

@@ -2,9 +2,8 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::write;
 use crate::source::{PlanArguments, TransferArguments};
-use crate::values::amount;
+use crate::values::{amount, write};
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};

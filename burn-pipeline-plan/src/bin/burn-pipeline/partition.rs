@@ -5,8 +5,7 @@
 //! 3. The profile of the stages can be written to a file for `simulate`.
 
 use crate::failure::Failure;
-use crate::files::{parse, write};
-use crate::values::{amount, measure, placement, positive};
+use crate::values::{amount, measure, parse, placement, positive, write};
 use burn_pipeline_plan::cost::{
     Layers, LinkCosts, Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
 };

@@ -5,11 +5,10 @@
 //!    `simulate` and the runtime.
 
 use crate::failure::Failure;
-use crate::files::{parse, write};
 use crate::overlap::OverlapArguments;
 use crate::partition::read_layers;
 use crate::source::TransferArguments;
-use crate::values::{amount, positive};
+use crate::values::{amount, parse, positive, write};
 use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile, VocabularyCost};
 use burn_pipeline_plan::page::{Choices, Page};
 use burn_pipeline_plan::planner::{Candidate, Cut, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan};

@@ -1,7 +1,7 @@
 //! `report`: writes a measured trace as one HTML page.
 
 use crate::failure::Failure;
-use crate::files::{parse, write};
+use crate::values::{parse, write};
 use burn_pipeline_plan::cost::Profile;
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::trace::{Track, read_chrome};

@@ -2,9 +2,9 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::write;
 use crate::report::tracks;
 use crate::source::{PlanArguments, TransferArguments};
+use crate::values::write;
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateError, Simulation, simulate, unit_steps};
