@@ -79,9 +79,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     candidates.sort_by(|a, b| a.makespan.total_cmp(&b.makespan).then(a.peak.total_cmp(&b.peak)));
     mark_best(&mut candidates);
-    if let Some(path) = &arguments.html {
-        write(path, &page(&candidates, &refusals, arguments).html())?;
-    }
+    write(arguments.html.as_deref(), || page(&candidates, &refusals, arguments).html())?;
     match arguments.json {
         true => print_json(&candidates, &refusals, out)?,
         false => print(&candidates, &refusals, out)?,

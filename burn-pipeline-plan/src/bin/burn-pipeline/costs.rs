@@ -87,7 +87,6 @@ impl CostArguments {
         if profile.skips().is_empty() {
             return Ok((plan, profile));
         }
-        let plan = plan.with_skips(profile.skips().to_vec()).map_err(|error| Failure::Input(error.to_string()))?;
-        Ok((plan, profile))
+        Ok((plan.with_skips(profile.skips().to_vec())?, profile))
     }
 }

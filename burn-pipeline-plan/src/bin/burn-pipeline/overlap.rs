@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
             bytes.1
         )?;
     }
-    arguments.out.as_ref().map_or(Ok(()), |path| write(path, &after.plan.to_csv()))
+    write(arguments.out.as_deref(), || after.plan.to_csv())
 }
 
 /// The plan with sends and receives, and with UNSHARD and RESHARD on request.

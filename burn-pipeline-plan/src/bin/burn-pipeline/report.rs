@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     if let Some(path) = &arguments.profile {
         page = page.costs(parse(path, Profile::from_json)?);
     }
-    write(&arguments.html, &page.html())?;
+    write(Some(&arguments.html), || page.html())?;
     writeln!(out, "{}", arguments.html.display())?;
     Ok(())
 }

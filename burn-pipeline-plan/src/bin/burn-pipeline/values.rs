@@ -54,7 +54,8 @@ pub(crate) fn parse<T, E: std::fmt::Display>(path: &Path, of: impl FnOnce(&str) 
     of(&text).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
 }
 
-/// Writes a text file.
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| Failure::Input(format!("cannot write {}: {error}", path.display())))
+/// Writes a text file, if a flag names one.
+pub(crate) fn write(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, text()).map_err(|error| Failure::Input(format!("cannot write {}: {error}", path.display())))
 }
