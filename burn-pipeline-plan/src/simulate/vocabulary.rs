@@ -73,7 +73,7 @@ impl Engine<'_> {
         round.last = round.last.max(now);
         if round.started == ranks {
             let kind = task.op() as usize - Op::BroadcastHidden as usize;
-            (round.begun, round.over) = (round.last.max(self.rounds.free), 0.0);
+            round.begun = round.last.max(self.rounds.free);
             round.over = round.begun + self.rounds.seconds[kind];
             self.rounds.free = round.over;
             let (start, end) = (round.begun, round.over);
