@@ -53,7 +53,6 @@ macro_rules! amounts {
         $crate::cost::amount::amounts!($costs: $($field),+);
 
         impl $costs {
-            /// The median of each number.
             pub(super) fn median(costs: &[Self]) -> Self {
                 use $crate::cost::amount::Number;
                 Self {

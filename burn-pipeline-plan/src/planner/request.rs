@@ -198,7 +198,6 @@ impl Request {
         Ok(Self { workloads, ranks: self.ranks / members, links, ..self.clone() })
     }
 
-    /// Refuses invalid requests.
     pub(super) fn check(&self) -> Result<(), PlannerError> {
         let amount = |field, value: f64| {
             let sound = value.is_finite() && value >= 0.0;

@@ -22,7 +22,6 @@ pub(crate) struct Arguments {
     profile: Option<PathBuf>,
 }
 
-/// Writes the page.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let title = arguments.trace.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut page = tracks(&arguments.trace)?.iter().fold(Page::new(title), Page::track);

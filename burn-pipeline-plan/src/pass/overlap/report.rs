@@ -141,7 +141,6 @@ impl PassReport {
         self.starts.iter().fold((0.0, 0.0), add)
     }
 
-    /// Emits the tracing events of the report.
     pub(super) fn emit(&self) {
         let (before, after) = self.exposed();
         let Self { pass, makespan_before, makespan_after, kept, .. } = self;

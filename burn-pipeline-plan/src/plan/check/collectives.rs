@@ -141,7 +141,6 @@ fn advice(first: &Standing, second: &Standing) -> &'static str {
 }
 
 impl Collectives {
-    /// The collectives of a computation.
     pub(super) fn of(&self, op: Op) -> Vec<&Collective> {
         match op {
             Op::Forward => self.forward.iter().collect(),

@@ -21,7 +21,6 @@ impl Track {
     }
 }
 
-/// A drawing that is being written.
 pub(super) struct Drawing<'a> {
     pub(super) track: &'a Track,
     pub(super) options: &'a SvgOptions,
