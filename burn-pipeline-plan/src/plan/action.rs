@@ -9,16 +9,17 @@
 use super::op::Op;
 use super::stage_id::StageId;
 use super::task::{MicrobatchTask, Task};
-use derive_more::Display;
+use derive_more::{Display, From};
 use std::fmt;
 
 /// A cell of a plan: one task, two overlapped tasks, or an idle slot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, From)]
 pub enum Action {
     /// An idle slot: aligns rows in a drawing and does nothing when run.
     #[display("")]
     Idle,
     /// One task.
+    #[from(Task, MicrobatchTask)]
     Single(Task),
     /// A forward and a backward of two different microbatches, interleaved where the device can (`OVERLAP_F_B`;
     /// DualPipe's `F&B`). Running one after the other gives the same result.
@@ -59,18 +60,6 @@ impl Action {
     /// Returns true if it is an idle slot.
     pub fn is_idle(self) -> bool {
         self == Action::Idle
-    }
-}
-
-impl From<Task> for Action {
-    fn from(task: Task) -> Self {
-        Action::Single(task)
-    }
-}
-
-impl From<MicrobatchTask> for Action {
-    fn from(task: MicrobatchTask) -> Self {
-        Action::Single(task.into())
     }
 }
 

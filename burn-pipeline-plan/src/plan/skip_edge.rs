@@ -1,10 +1,10 @@
 //! The skip edge: a value passed from one stage to a later stage that is not the next.
 
-use derive_more::Display;
+use derive_more::{Display, From, Into};
 use serde::{Deserialize, Serialize};
 
 /// A skip edge, from a stage to a later stage that is not the next, on every route.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, From, Into, Serialize, Deserialize)]
 #[display("{from} -> {to}")]
 #[serde(from = "(usize, usize)", into = "(usize, usize)")]
 pub struct SkipEdge {
@@ -12,16 +12,4 @@ pub struct SkipEdge {
     pub from: usize,
     /// The stage that reads it.
     pub to: usize,
-}
-
-impl From<(usize, usize)> for SkipEdge {
-    fn from((from, to): (usize, usize)) -> Self {
-        Self { from, to }
-    }
-}
-
-impl From<SkipEdge> for (usize, usize) {
-    fn from(edge: SkipEdge) -> Self {
-        (edge.from, edge.to)
-    }
 }

@@ -12,7 +12,7 @@
 
 use super::op::Op;
 use super::stage_id::StageId;
-use derive_more::Display;
+use derive_more::{Deref, Display, Into};
 use std::fmt;
 
 /// One operation on one stage, for one microbatch where the operation has one.
@@ -153,7 +153,7 @@ crate::debug_as_text!(Task);
 /// A [`Task`] that has a microbatch: a computation, a send or receive, or the wait for a send or receive.
 ///
 /// Made from a plan's task by [`Task::of_microbatch`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deref, Display, Into)]
 pub struct MicrobatchTask(Task);
 
 impl MicrobatchTask {
@@ -185,20 +185,6 @@ impl MicrobatchTask {
     /// The transfer that this wait waits for; `None` if this is not a wait.
     pub fn awaits(self) -> Option<Self> {
         self.0.awaits().map(Self)
-    }
-}
-
-impl std::ops::Deref for MicrobatchTask {
-    type Target = Task;
-
-    fn deref(&self) -> &Task {
-        &self.0
-    }
-}
-
-impl From<MicrobatchTask> for Task {
-    fn from(task: MicrobatchTask) -> Self {
-        task.0
     }
 }
 
