@@ -30,7 +30,6 @@ use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// The ranks that run a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,7 +74,11 @@ pub struct StageCollectives {
 }
 
 /// A holder of a stage, and its position in the list of one computation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display(
+    "{} on member {member} of replica {replica}",
+    collective.as_ref().map_or_else(|| format!("there is no number {number}"), |c| format!("number {number} is {c}"))
+)]
 pub struct Standing {
     /// The data-parallel replica.
     pub replica: usize,
@@ -85,17 +88,6 @@ pub struct Standing {
     pub number: usize,
     /// The collective; `None` at the end of the list.
     pub collective: Option<Collective>,
-}
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { replica, member, number, collective } = self;
-        match collective {
-            Some(collective) => write!(f, "number {number} is {collective}")?,
-            None => write!(f, "there is no number {number}")?,
-        }
-        write!(f, " on member {member} of replica {replica}")
-    }
 }
 
 /// Why holders of a stage would wait forever. `rank`, `step` and `action` are the first cell of the plan where they
