@@ -44,7 +44,6 @@
 //! The binary `burn-pipeline` offers the same on the command line.
 
 pub mod cost;
-mod debug_text;
 mod named;
 pub mod page;
 pub mod pass;

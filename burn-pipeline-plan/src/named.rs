@@ -1,6 +1,8 @@
-//! Enums whose values have names, in texts, in reports and on the command line.
+//! Enums whose values have names, in texts, in reports and on the command line; and types whose `Debug` is their text.
 //!
-//! Guarantees: no value is missing from `ALL`, and none is without a name.
+//! Guarantees: no value is missing from `ALL`, and none is without a name. The `Debug` of each public error of these
+//! crates is its `Display`: a program whose `main` returns an error prints `Debug`, in which a message that says what
+//! to do would be lost among names of fields and escaped line ends. `matches!` still sees the fields.
 
 /// Defines an enum of unit variants with a name each: `ALL`, the named method, and a `Display` that keeps the width
 /// of a format.
@@ -47,3 +49,16 @@ macro_rules! named {
 }
 
 pub(crate) use named;
+
+/// Implements `Debug` by `Display`, for errors and for the parts of a plan that have a text form.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_as_text {
+    ($type:ty) => {
+        impl ::std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}

@@ -18,29 +18,18 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 }
 
 /// A number of costs, which may be absent.
-pub(super) trait Number: Copy {
-    /// The number, or 0 if it is absent.
-    fn or_zero(self) -> f64;
-
+pub(super) trait Number: Sized {
     /// The median of those that are present.
     fn median(numbers: impl Iterator<Item = Self>) -> Self;
 }
 
 impl Number for f64 {
-    fn or_zero(self) -> f64 {
-        self
-    }
-
     fn median(numbers: impl Iterator<Item = Self>) -> Self {
         median(numbers).unwrap_or(0.0)
     }
 }
 
 impl Number for Option<f64> {
-    fn or_zero(self) -> f64 {
-        self.unwrap_or(0.0)
-    }
-
     fn median(numbers: impl Iterator<Item = Self>) -> Self {
         median(numbers.flatten())
     }
@@ -53,8 +42,8 @@ macro_rules! amounts {
         impl $costs {
             /// The first number that is negative, infinite or NaN, as its name and its text.
             pub(super) fn fault(&self) -> Option<(&'static str, String)> {
-                use $crate::cost::amount::{Number, is_amount};
-                let numbers = [$((stringify!($field), self.$field.or_zero())),+];
+                use $crate::cost::amount::is_amount;
+                let numbers = [$((stringify!($field), Option::<f64>::from(self.$field).unwrap_or(0.0))),+];
                 let fault = numbers.into_iter().find(|&(_, value)| !is_amount(value));
                 fault.map(|(field, value)| (field, value.to_string()))
             }
@@ -64,7 +53,6 @@ macro_rules! amounts {
         $crate::cost::amount::amounts!($costs: $($field),+);
 
         impl $costs {
-            /// The median of each number.
             pub(super) fn median(costs: &[Self]) -> Self {
                 use $crate::cost::amount::Number;
                 Self {

@@ -36,7 +36,6 @@ impl Profile {
 }
 
 impl<'a> Costs<'a> {
-    /// The placement that the costs are bound to.
     pub(crate) fn placement(&self) -> &'a Placement {
         self.placement
     }

@@ -58,7 +58,7 @@ impl Profile {
         let links = LinkCosts { default: link(self.links().default), between };
         let stages = self.stages().iter().map(|stage| scaled(stage, factors)).collect();
         let profile = self.with_stages(stages)?.with_links(links)?;
-        let factors = [factors.forward, factors.input, factors.weight];
+        let factors = [factors.forward, factors.input, factors.weight].map(|factor| move |seconds| seconds * factor);
         match self.vocabulary() {
             Some(pieces) => profile.with_vocabulary(pieces.map_seconds(factors)),
             None => Ok(profile),

@@ -22,7 +22,6 @@ use super::partition_error::PartitionError;
 use crate::plan::SkipEdge;
 use serde::Deserialize;
 
-/// The stored form of layers.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct StoredLayers {

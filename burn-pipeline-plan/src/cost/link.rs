@@ -7,6 +7,8 @@
 use super::amount::is_amount;
 use super::error::ProfileError;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::iter::repeat_n;
 
 /// The cost of a one-way link: a message of `b` bytes takes `latency + b / bandwidth` seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -97,9 +99,9 @@ impl LinkCosts {
         (0..ranks).map(|rank| self.link(rank, (rank + 1) % ranks).seconds(bytes)).fold(0.0, f64::max)
     }
 
-    /// The links within groups of consecutive ranks of these sizes, and the links between neighbouring groups. Each
-    /// has the cost of the slowest link in the group, or of the slowest pair that exchanges pieces. Of two
-    /// neighbouring sizes, one is a multiple of the other.
+    /// The links within groups of consecutive ranks of these sizes, and the links between groups. Each has the cost of
+    /// the slowest link in the group, or of the slowest pair that exchanges pieces. Of two groups that exchange any,
+    /// the size of one is a multiple of that of the other.
     pub(crate) fn of_unequal(&self, sizes: &[usize]) -> (Vec<LinkCosts>, LinkCosts) {
         let start = |group: usize| sizes[..group].iter().sum::<usize>();
         let inside = (0..sizes.len()).map(|group| {
@@ -108,8 +110,10 @@ impl LinkCosts {
             let default = ring.filter(|_| size > 1).reduce(slower).unwrap_or(self.default);
             LinkCosts { default, between: Vec::new() }
         });
-        let neighbours = (1..sizes.len()).flat_map(|group| [(group - 1, group), (group, group - 1)]);
-        let between = neighbours.filter(|_| !self.between.is_empty()).filter_map(|(from, to)| {
+        let group_of: Vec<usize> = sizes.iter().enumerate().flat_map(|(group, &size)| repeat_n(group, size)).collect();
+        let groups = |b: &LinkOverride| Some((*group_of.get(b.from)?, *group_of.get(b.to)?));
+        let listed: BTreeSet<(usize, usize)> = self.between.iter().filter_map(groups).collect();
+        let between = listed.into_iter().filter(|(from, to)| from != to).filter_map(|(from, to)| {
             let most = sizes[from].max(sizes[to]);
             let place = |group: usize, member: usize| start(group) + member * sizes[group] / most;
             let links = (0..most).map(|member| self.link(place(from, member), place(to, member)));
@@ -119,30 +123,12 @@ impl LinkCosts {
         (inside.collect(), LinkCosts { default: self.default, between })
     }
 
-    /// The links within groups of `members` consecutive ranks of `ranks`, and the links between groups. Each has
-    /// the cost of the slowest link over all groups, or over all members, each of which sends its piece to its
-    /// counterpart.
+    /// The links within groups of `members` consecutive ranks of `ranks`, which are those of the slowest group, and the
+    /// links between groups.
     pub(crate) fn of_groups(&self, members: usize, ranks: usize) -> (LinkCosts, LinkCosts) {
-        let groups = ranks / members;
-        let slowest = |pairs: &mut dyn Iterator<Item = (usize, usize)>| {
-            pairs.map(|(from, to)| self.link(from, to)).reduce(slower).unwrap_or(self.default)
-        };
-        let inside = match self.between.is_empty() || members < 2 {
-            true => self.default,
-            false => slowest(
-                &mut (0..groups * members)
-                    .map(|rank| (rank, rank / members * members + (rank % members + 1) % members)),
-            ),
-        };
-        let mut pairs: Vec<(usize, usize)> = self.between.iter().map(|b| (b.from / members, b.to / members)).collect();
-        pairs.sort_unstable();
-        pairs.dedup();
-        let between = pairs.into_iter().filter(|&(from, to)| from != to && from.max(to) < groups).map(|(from, to)| {
-            let mut pairs = (0..members).map(|member| (from * members + member, to * members + member));
-            LinkOverride::new(from, to, slowest(&mut pairs))
-        });
-        let between = between.collect();
-        (LinkCosts { default: inside, between: Vec::new() }, LinkCosts { default: self.default, between })
+        let (inside, between) = self.of_unequal(&vec![members; ranks / members]);
+        let default = inside.iter().map(|group| group.default).reduce(slower).unwrap_or(self.default);
+        (LinkCosts { default, between: Vec::new() }, between)
     }
 
     /// Refuses links with a number that is negative, infinite or NaN, or a bandwidth of zero.
@@ -211,7 +197,6 @@ mod tests {
         assert_eq!(inside.iter().map(|links| links.default.bandwidth).collect::<Vec<_>>(), [Some(10.0), Some(100.0)]);
         assert_eq!((between.link(0, 1).bandwidth, between.link(1, 0).bandwidth), (Some(100.0), Some(10.0)));
         assert_eq!(links.of_unequal(&[2, 1]).1.link(0, 1).bandwidth, Some(100.0));
-        // Groups of one size have the links of `of_groups`.
         assert_eq!(links.of_unequal(&[1, 1, 1]).1.link(0, 1), links.link(0, 1));
     }
 

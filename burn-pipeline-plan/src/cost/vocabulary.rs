@@ -70,16 +70,11 @@ impl VocabularyCost {
     pub(crate) fn scaled(&self, factor: f64, fixed: f64) -> Self {
         let seconds = |of: f64| fixed.min(of) + (of - fixed).max(0.0) * factor;
         Self {
-            head_forward: seconds(self.head_forward),
-            head_input: seconds(self.head_input),
-            head_weight: seconds(self.head_weight),
-            embedding_forward: seconds(self.embedding_forward),
-            embedding_weight: seconds(self.embedding_weight),
             head_activation_bytes: self.head_activation_bytes * factor,
-            weight_bytes: self.weight_bytes,
             hidden_bytes: self.hidden_bytes * factor,
             embedded_bytes: self.embedded_bytes * factor,
             statistics_bytes: self.statistics_bytes * factor,
+            ..self.map_seconds([seconds; 3])
         }
     }
 
@@ -119,14 +114,14 @@ impl VocabularyCost {
         }
     }
 
-    /// The same pieces with other seconds.
-    pub(super) fn map_seconds(self, [forward, input, weight]: [f64; 3]) -> Self {
+    /// The same pieces with other seconds of forwards, of gradients of the input, and of gradients of weights.
+    pub(super) fn map_seconds(self, [forward, input, weight]: [impl Fn(f64) -> f64; 3]) -> Self {
         Self {
-            head_forward: self.head_forward * forward,
-            head_input: self.head_input * input,
-            head_weight: self.head_weight * weight,
-            embedding_forward: self.embedding_forward * forward,
-            embedding_weight: self.embedding_weight * weight,
+            head_forward: forward(self.head_forward),
+            head_input: input(self.head_input),
+            head_weight: weight(self.head_weight),
+            embedding_forward: forward(self.embedding_forward),
+            embedding_weight: weight(self.embedding_weight),
             ..self
         }
     }

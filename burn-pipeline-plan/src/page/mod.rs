@@ -82,27 +82,23 @@ impl Page {
     }
 
     /// Sets the costs with which the plan was simulated. The page takes the bytes of transfers from them.
-    pub fn costs(mut self, profile: Profile) -> Self {
-        self.profile = Some(profile);
-        self
+    pub fn costs(self, profile: Profile) -> Self {
+        Self { profile: Some(profile), ..self }
     }
 
     /// Sets the unit of memory, if it is not bytes: `rank-microbatches` under uniform costs.
-    pub fn memory_in(mut self, unit: impl Into<String>) -> Self {
-        self.unit = Some(unit.into());
-        self
+    pub fn memory_in(self, unit: impl Into<String>) -> Self {
+        Self { unit: Some(unit.into()), ..self }
     }
 
     /// Sets the most memory that a rank may hold, drawn over its memory.
-    pub fn cap(mut self, most: f64) -> Self {
-        self.cap = Some(most);
-        self
+    pub fn cap(self, most: f64) -> Self {
+        Self { cap: Some(most), ..self }
     }
 
     /// Sets the choices that were compared, and those that were left out.
-    pub fn choices(mut self, choices: Choices) -> Self {
-        self.choices = Some(choices);
-        self
+    pub fn choices(self, choices: Choices) -> Self {
+        Self { choices: Some(choices), ..self }
     }
 
     /// Writes the page as HTML.

@@ -284,9 +284,8 @@ impl<'a> Lowering<'a> {
         let stuck = |&(rank, step, action): &(usize, usize, Action)| {
             let needs = action.tasks().find_map(|task| self.missing(task.of_microbatch()?))?;
             let needs = self.plan.as_written(needs);
-            let begun = |rank: &usize| self.plan.row(*rank)[..self.next[*rank]].contains(&needs.into());
             let on = match needs.op().is_vocabulary() {
-                true => (0..self.plan.ranks()).find(|rank| !begun(rank))?,
+                true => self.plan.first_without(needs, |rank| self.next[rank])?,
                 false => self.plan.placement().rank_of(needs.stage()),
             };
             Some(Waiting { rank, step, action, needs, on })

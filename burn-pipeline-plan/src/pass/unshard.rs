@@ -89,10 +89,8 @@ impl Window<'_> {
                     }
                 }
             }
-            if !gone.is_empty() || !come.is_empty() {
-                sharded.extend(gone.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Reshard))));
-                sharded.extend(come.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Unshard))));
-            }
+            sharded.extend(gone.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Reshard))));
+            sharded.extend(come.drain(..).map(|stage| Action::from(Task::whole_stage(stage, Op::Unshard))));
             sharded.push(action);
             for stage in action.tasks().filter(compute).map(Task::stage) {
                 if self.edges.find(stage).is_some_and(|slot| self.leave(slot)) {

@@ -9,17 +9,21 @@
 use super::op::Op;
 use super::stage_id::StageId;
 use super::task::{MicrobatchTask, Task};
+use derive_more::{Display, From};
 use std::fmt;
 
 /// A cell of a plan: one task, two overlapped tasks, or an idle slot.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, From)]
 pub enum Action {
     /// An idle slot: aligns rows in a drawing and does nothing when run.
+    #[display("")]
     Idle,
     /// One task.
+    #[from(Task, MicrobatchTask)]
     Single(Task),
     /// A forward and a backward of two different microbatches, interleaved where the device can (`OVERLAP_F_B`;
     /// DualPipe's `F&B`). Running one after the other gives the same result.
+    #[display("({_0};{_1})OVERLAP_F_B")]
     Overlap(MicrobatchTask, MicrobatchTask),
 }
 
@@ -59,18 +63,6 @@ impl Action {
     }
 }
 
-impl From<Task> for Action {
-    fn from(task: Task) -> Self {
-        Action::Single(task)
-    }
-}
-
-impl From<MicrobatchTask> for Action {
-    fn from(task: MicrobatchTask) -> Self {
-        Action::Single(task.into())
-    }
-}
-
 /// The tasks of one [`Action`]; faster than chained iterator adapters on large plans.
 struct Tasks([Option<Task>; 2]);
 
@@ -81,16 +73,6 @@ impl Iterator for Tasks {
         let next = self.0[0].take();
         self.0.swap(0, 1);
         next
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Action::Idle => Ok(()),
-            Action::Single(task) => task.fmt(f),
-            Action::Overlap(first, second) => write!(f, "({first};{second})OVERLAP_F_B"),
-        }
     }
 }
 

@@ -28,7 +28,6 @@ pub(crate) enum Side {
 /// One stage of one route, with the properties that passes and checks read most often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
-    /// The rank that holds the stage.
     pub(crate) rank: usize,
     /// Index of its pair with microbatch 0.
     pub(crate) base: usize,
@@ -64,7 +63,6 @@ pub(crate) struct Edges {
 }
 
 impl Edges {
-    /// Numbers the stages of a plan.
     pub(crate) fn new(plan: &Plan) -> Self {
         let placement = plan.placement();
         let mut pairs = 0;
@@ -90,7 +88,6 @@ impl Edges {
         Self { slots, skips, skip_pairs, stages: placement.stages(), pairs }
     }
 
-    /// All skip edges.
     #[inline]
     pub(crate) fn skips(&self) -> &[Skip] {
         &self.skips

@@ -246,6 +246,12 @@ impl Plan {
         })
     }
 
+    /// The first rank whose first cells, `cells` of them, do not have this task.
+    pub(crate) fn first_without(&self, task: Task, cells: impl Fn(usize) -> usize) -> Option<usize> {
+        let begun = |rank: usize| self.rows[rank][..cells(rank)].iter().flat_map(|a| a.tasks()).any(|t| t == task);
+        (0..self.ranks()).find(|&rank| !begun(rank))
+    }
+
     /// Returns true if it has sends and receives.
     pub fn is_lowered(&self) -> bool {
         self.any_task(|t| t.op().is_transfer())

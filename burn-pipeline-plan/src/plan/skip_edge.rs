@@ -1,31 +1,15 @@
 //! The skip edge: a value passed from one stage to a later stage that is not the next.
 
+use derive_more::{Display, From, Into};
 use serde::{Deserialize, Serialize};
 
 /// A skip edge, from a stage to a later stage that is not the next, on every route.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Display, From, Into, Serialize, Deserialize)]
+#[display("{from} -> {to}")]
 #[serde(from = "(usize, usize)", into = "(usize, usize)")]
 pub struct SkipEdge {
     /// The stage that computes the value.
     pub from: usize,
     /// The stage that reads it.
     pub to: usize,
-}
-
-impl From<(usize, usize)> for SkipEdge {
-    fn from((from, to): (usize, usize)) -> Self {
-        Self { from, to }
-    }
-}
-
-impl From<SkipEdge> for (usize, usize) {
-    fn from(edge: SkipEdge) -> Self {
-        (edge.from, edge.to)
-    }
-}
-
-impl std::fmt::Display for SkipEdge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} -> {}", self.from, self.to)
-    }
 }

@@ -1,22 +1,17 @@
 //! The identity of a stage in plans: its route, and its position in the model.
 
+use derive_more::Into;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// One stage of a model, on one of its routes.
 ///
 /// Text form: the index, with a quote before it in the second route (`3`, `'3`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Into, Serialize, Deserialize)]
 #[serde(try_from = "(u8, u16)", into = "(u8, u16)")]
 pub struct StageId {
     pub(super) route: u8,
     pub(super) index: u16,
-}
-
-impl From<StageId> for (u8, u16) {
-    fn from(stage: StageId) -> Self {
-        (stage.route, stage.index)
-    }
 }
 
 impl TryFrom<(u8, u16)> for StageId {

@@ -12,6 +12,7 @@
 
 use super::op::Op;
 use super::stage_id::StageId;
+use derive_more::{Deref, Display, Into};
 use std::fmt;
 
 /// One operation on one stage, for one microbatch where the operation has one.
@@ -152,7 +153,7 @@ crate::debug_as_text!(Task);
 /// A [`Task`] that has a microbatch: a computation, a send or receive, or the wait for a send or receive.
 ///
 /// Made from a plan's task by [`Task::of_microbatch`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deref, Display, Into)]
 pub struct MicrobatchTask(Task);
 
 impl MicrobatchTask {
@@ -165,16 +166,6 @@ impl MicrobatchTask {
         assert!(op.has_microbatch(), "{op} has no microbatch");
         assert!(microbatch <= Task::MAX_MICROBATCHES, "microbatch {microbatch} is out of range");
         Self(Task::pack(stage.into(), op, microbatch as u32))
-    }
-
-    /// The stage it works on.
-    pub fn stage(self) -> StageId {
-        self.0.stage()
-    }
-
-    /// The operation.
-    pub fn op(self) -> Op {
-        self.0.op
     }
 
     /// The microbatch within the stage's route.
@@ -194,29 +185,6 @@ impl MicrobatchTask {
     /// The transfer that this wait waits for; `None` if this is not a wait.
     pub fn awaits(self) -> Option<Self> {
         self.0.awaits().map(Self)
-    }
-
-    /// Returns true if it is a transfer along a skip edge, or the wait for one.
-    #[inline]
-    pub fn is_skip(self) -> bool {
-        self.0.is_skip()
-    }
-
-    /// The stage at the other end of the skip edge, for a transfer along one or its wait.
-    pub fn skip_peer(self) -> Option<StageId> {
-        self.0.skip_peer()
-    }
-}
-
-impl From<MicrobatchTask> for Task {
-    fn from(task: MicrobatchTask) -> Self {
-        task.0
-    }
-}
-
-impl fmt::Display for MicrobatchTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

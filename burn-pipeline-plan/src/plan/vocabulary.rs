@@ -96,7 +96,6 @@ impl VocabularyLayers {
         if self.is_nothing() { 0 } else { Op::RANK_COLLECTIVES.len() * self.microbatches }
     }
 
-    /// The collective with this number.
     pub(crate) fn collective(self, number: usize) -> MicrobatchTask {
         let op = Op::RANK_COLLECTIVES[number / self.microbatches];
         let stage = self.stage_for(op).unwrap_or(StageId::new(0));

@@ -2,13 +2,14 @@
 
 use super::action::Action;
 use super::task::Task;
-use std::fmt;
+use derive_more::Display;
 
 /// The number of ranks that an error message lists in full.
 const LISTED: usize = 8;
 
 /// A rank that is blocked forever: its place, and the task that it waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Display)]
+#[display("rank {rank} is stuck at step {step} ({action}) and waits for {needs} on rank {on}")]
 pub struct Waiting {
     /// The rank.
     pub rank: usize,
@@ -20,13 +21,6 @@ pub struct Waiting {
     pub needs: Task,
     /// The rank that would run that task.
     pub on: usize,
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, step, action, needs, on } = self;
-        write!(f, "rank {rank} is stuck at step {step} ({action}) and waits for {needs} on rank {on}")
-    }
 }
 
 /// The first few of these ranks, and the number of the rest.

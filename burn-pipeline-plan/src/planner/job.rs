@@ -38,7 +38,6 @@ pub(super) enum Maker {
     Made(Plan, Strategy, Vec<usize>),
 }
 
-/// One candidate to price.
 pub(super) struct Job<'a> {
     pub(super) layout: &'a Layout,
     pub(super) maker: Maker,
@@ -134,7 +133,6 @@ impl Job<'_> {
         }
     }
 
-    /// The candidate that this job makes.
     pub(super) fn candidate(&self, request: &Request, plan: &Plan, priced: &Priced) -> Candidate {
         Candidate {
             strategy: self.strategy(request),

@@ -18,6 +18,7 @@ use super::layout::{Layout, Shape};
 use super::request::{Cut, Request, Workload};
 use crate::cost::{Layer, Layers, Partition, PartitionError};
 use crate::plan::{Placement, PlacementKind};
+use std::collections::BTreeSet;
 
 /// The number of stage counts for which the sum of loads is minimised.
 const COUNTS: usize = 4;
@@ -74,10 +75,8 @@ const NOTHING: Cell = Cell { value: f64::INFINITY, from: 0, before: 0 };
 /// # Errors
 /// Same as [`Layers::held_by`].
 pub(super) fn mixed(request: &Request) -> Result<Vec<Mixed>, PartitionError> {
-    let mut sizes = vec![1];
-    sizes.extend(request.members.iter().copied().filter(|&size| size > 1 && size < request.ranks));
-    sizes.sort_unstable();
-    sizes.dedup();
+    let smaller = request.members.iter().copied().filter(|&size| size > 1 && size < request.ranks);
+    let sizes: Vec<usize> = BTreeSet::from_iter(smaller.chain([1])).into_iter().collect();
     let looped = request.placements.as_ref().is_none_or(|kinds| kinds.contains(&PlacementKind::Loop));
     if sizes.len() < 2 || request.ranks > RANKS || !looped || !request.chunks.contains(&1) {
         return Ok(Vec::new());

@@ -19,9 +19,7 @@ pub(super) struct Priced {
     pub(super) simulation: Simulation,
     /// Seconds of the step: the simulation's, plus the reduction over replicas.
     pub(super) seconds: f64,
-    /// The stages that recompute.
     pub(super) recomputing: Vec<usize>,
-    /// What the overlap passes did.
     pub(super) overlap: Vec<PassReport>,
 }
 

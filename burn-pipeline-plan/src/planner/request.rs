@@ -8,6 +8,7 @@ use crate::named::named;
 use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
+use std::collections::BTreeSet;
 
 /// A number of microbatches for the batch, with the costs of the layers for microbatches of that size.
 #[derive(Clone, PartialEq, Debug)]
@@ -167,11 +168,8 @@ impl Request {
     /// # Errors
     /// Same as [`Layers::held_by`] and [`Layers::vocabulary_parallel`].
     pub(super) fn parts(&self) -> Result<Vec<(usize, Self)>, PartitionError> {
-        let mut sizes = vec![1];
         let divides = |members: &usize| *members > 1 && self.ranks.is_multiple_of(*members);
-        sizes.extend(self.members.iter().copied().filter(divides));
-        sizes.sort_unstable();
-        sizes.dedup();
+        let sizes: BTreeSet<usize> = self.members.iter().copied().filter(divides).chain([1]).collect();
         let mut parts = Vec::new();
         for members in sizes {
             let held = self.held_by(members)?;
@@ -198,7 +196,6 @@ impl Request {
         Ok(Self { workloads, ranks: self.ranks / members, links, ..self.clone() })
     }
 
-    /// Refuses invalid requests.
     pub(super) fn check(&self) -> Result<(), PlannerError> {
         let amount = |field, value: f64| {
             let sound = value.is_finite() && value >= 0.0;

@@ -23,7 +23,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::{Action, Op, PlacementKind, StageId, Task};
 
-/// The Chimera schedule, with one route in each direction.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo {
         microbatches: "any m >= 1, with an even number of ranks",

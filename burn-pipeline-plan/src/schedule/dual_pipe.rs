@@ -22,7 +22,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::{PlacementKind, StageId};
 
-/// The bidirectional schedule of DeepSeek-V3.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo {
         microbatches: "any m >= 1, with an even number of ranks (below 2p: the plan for 2p, surplus dropped)",

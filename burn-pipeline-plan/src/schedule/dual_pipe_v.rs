@@ -19,7 +19,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::{PlacementKind, StageId};
 
-/// The V-shaped form of DualPipe.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo {
         microbatches: "any m >= 1 (below 2p: the plan for 2p, surplus dropped)",

@@ -19,7 +19,6 @@ use super::interleave::Groups;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::PlacementKind;
 
-/// The grouped interleaved schedule at half memory.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo::new("GISH", PlacementKind::Loop, Chunks::Any, "Wan et al. 2025, PipeOffload, arXiv:2503.01328"),
     build: |info, size| build_grouped(info, size, Groups::even(size.microbatches, size.ranks.div_ceil(2)), false),

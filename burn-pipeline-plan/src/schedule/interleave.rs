@@ -67,7 +67,6 @@ impl Groups {
         }
     }
 
-    /// The size of the largest group.
     pub(super) fn largest(self) -> usize {
         [self.head, self.tail].into_iter().filter(|&(count, _)| count > 0).map(|(_, size)| size).max().unwrap_or(0)
     }

@@ -29,55 +29,6 @@ pub struct Interleaved1F1B {
     pub group: Option<usize>,
 }
 
-impl Interleaved1F1B {
-    /// The microbatch and chunk of each forward of a rank, in order: Megatron's schedule table. Backwards take the
-    /// same pairs with the chunks from last to first.
-    ///
-    /// # Errors
-    /// Returns [`ScheduleError::Unsupported`] as [`Schedule::build`] does.
-    ///
-    /// ```
-    /// use burn_pipeline_plan::schedule::{Interleaved1F1B, Size};
-    /// let table = Interleaved1F1B::default().table(Size::new(2, 4).with_chunks(2))?;
-    /// assert_eq!(table, [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]);
-    /// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
-    /// ```
-    pub fn table(&self, size: Size) -> Result<Vec<(usize, usize)>, ScheduleError> {
-        Ok(self.groups(size)?.table(size.chunks))
-    }
-
-    /// The number of forwards that a rank runs before its forwards and backwards alternate: Megatron's warm-up
-    /// count. The rest of its [`table`](Self::table) is the steady state.
-    ///
-    /// # Errors
-    /// Returns [`ScheduleError::Unsupported`] as [`Schedule::build`] does, and if the rank does not exist.
-    ///
-    /// ```
-    /// use burn_pipeline_plan::schedule::{Interleaved1F1B, Size};
-    /// let size = Size::new(4, 8).with_chunks(2);
-    /// let warm_up = |rank| Interleaved1F1B::default().warm_up(size, rank);
-    /// assert_eq!((warm_up(0)?, warm_up(3)?), (10, 4));
-    /// # Ok::<(), burn_pipeline_plan::schedule::ScheduleError>(())
-    /// ```
-    pub fn warm_up(&self, size: Size, rank: usize) -> Result<usize, ScheduleError> {
-        let groups = self.groups(size)?;
-        if rank >= size.ranks {
-            return self.info().refuse(size, format!("there is no rank {rank}; ranks count from 0"));
-        }
-        Ok(warm_up(groups, size, rank).min(size.chunks * size.microbatches))
-    }
-
-    fn groups(&self, size: Size) -> Result<Groups, ScheduleError> {
-        let schedule = self.info();
-        schedule.check_size(size)?;
-        Groups::from_option(&schedule, size, self.group, size.ranks - 1, size.ranks)
-    }
-}
-
-fn warm_up(groups: Groups, size: Size, rank: usize) -> usize {
-    (size.chunks - 1) * groups.largest() + 2 * (size.ranks - 1 - rank)
-}
-
 impl Schedule for Interleaved1F1B {
     fn info(&self) -> ScheduleInfo {
         ScheduleInfo::new(
@@ -89,8 +40,12 @@ impl Schedule for Interleaved1F1B {
     }
 
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
-        let groups = self.groups(size)?;
-        let table = groups.table(size.chunks);
-        self.info().plan(size, |rank| interleave::row(&table, size, rank, warm_up(groups, size, rank), Backward::Whole))
+        let schedule = self.info();
+        schedule.check_size(size)?;
+        let groups = Groups::from_option(&schedule, size, self.group, size.ranks - 1, size.ranks)?;
+        let (table, ahead) = (groups.table(size.chunks), (size.chunks - 1) * groups.largest());
+        schedule.plan(size, |rank| {
+            interleave::row(&table, size, rank, ahead + 2 * (size.ranks - 1 - rank), Backward::Whole)
+        })
     }
 }

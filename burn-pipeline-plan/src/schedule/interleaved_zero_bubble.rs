@@ -19,7 +19,6 @@ use super::interleave::Groups;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::PlacementKind;
 
-/// The interleaved zero-bubble schedule.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo::new(
         "InterleavedZeroBubble",

@@ -17,7 +17,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::{Action, PlacementKind};
 
-/// The looped breadth-first schedule.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo::new("LoopedBFS", PlacementKind::Loop, Chunks::Any, "Lamy-Poirier 2022, arXiv:2211.05953"),
     build: |info, size| {

@@ -18,7 +18,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::PlacementKind;
 
-/// The V-shaped schedule with whole backwards.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo::new("1F1B-V", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362"),
     build: |info, size| {

@@ -51,21 +51,13 @@ impl std::fmt::Display for Size {
 }
 
 /// The numbers of chunks per rank that a schedule accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, derive_more::Display)]
 pub enum Chunks {
     /// Exactly this many.
     Exactly(usize),
     /// Any number from 1.
+    #[display("any")]
     Any,
-}
-
-impl std::fmt::Display for Chunks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Chunks::Exactly(n) => n.fmt(f),
-            Chunks::Any => f.write_str("any"),
-        }
-    }
 }
 
 /// The description of a schedule, as listed by `burn-pipeline schedules`. Each plan has its own placement.
@@ -85,16 +77,14 @@ pub struct ScheduleInfo {
 
 /// Why a schedule cannot be built.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages explain the fields")]
+#[allow(missing_docs, reason = "the messages explain variants and fields")]
 pub enum ScheduleError {
-    /// No schedule of that name.
     #[error(
         "there is no schedule named `{name}`{}; known are {}, `Interleaved1F1B:group=G` and `GIS:group=G` for groups \
          of G microbatches; pass your own schedule as a value{}",
         suggestion(*nearest), known.join(", "), chosen_by_costs(name)
     )]
     UnknownName { name: String, nearest: Option<&'static str>, known: Vec<&'static str> },
-    /// The schedule cannot be built at this size; `accepts` says what it accepts.
     #[error("{schedule} cannot be built for {size}: {accepts}")]
     Unsupported { schedule: &'static str, size: Size, accepts: String },
     /// The placement or the rows are not a valid plan.

@@ -18,7 +18,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::PlacementKind;
 
-/// The V-shaped schedule at half of 1F1B's memory.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo::new("VHalf", PlacementKind::V, Chunks::Exactly(2), "Qi et al. 2024, arXiv:2405.15362"),
     build: |info, size| {

@@ -17,7 +17,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::{Action, PlacementKind};
 
-/// The first handcrafted zero-bubble schedule.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo::new("ZBH1", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241"),
     build: |info, size| {

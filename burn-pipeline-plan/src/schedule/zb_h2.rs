@@ -16,7 +16,6 @@ use super::schedule_trait::{Chunks, ScheduleInfo};
 use super::zb_h1::lagged_row;
 use crate::plan::PlacementKind;
 
-/// The second handcrafted zero-bubble schedule.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo::new("ZBH2", PlacementKind::Loop, Chunks::Exactly(1), "Qi et al. 2023, arXiv:2401.10241"),
     build: |info, size| {

@@ -25,7 +25,6 @@ use super::fixed::Fixed;
 use super::schedule_trait::{Chunks, ScheduleInfo};
 use crate::plan::{Action, Op, PlacementKind, Task};
 
-/// The zero-bubble V schedule.
 pub(super) const SCHEDULE: Fixed = Fixed {
     info: ScheduleInfo {
         microbatches: "any m >= 1 (below 2p-1: the plan for 2p-1, surplus dropped)",

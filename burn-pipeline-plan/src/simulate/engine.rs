@@ -43,7 +43,6 @@ pub fn simulate(plan: &Plan, profile: &Profile, options: &SimulateOptions) -> Re
 }
 
 impl Engine<'_> {
-    /// Runs the plan to its end.
     fn run(mut self) -> Result<Simulation, SimulateError> {
         self.mark_awaited();
         while let Some(rank) = self.queue.pop() {

@@ -86,7 +86,7 @@ pub(super) fn is_forward(task: MicrobatchTask) -> bool {
 
 /// The transfer at the other end. `validate` has checked that there is one.
 pub(super) fn other_end(task: MicrobatchTask) -> Task {
-    Task::from(task).other_end().unwrap_or(task.into())
+    task.other_end().unwrap_or(*task)
 }
 
 /// One collective of a parallel vocabulary.

@@ -31,18 +31,13 @@ impl Engine<'_> {
 
     /// The stages from which a computation takes values over skip edges.
     fn past(&self, task: MicrobatchTask) -> Vec<StageId> {
-        let (stage, skips) = (task.stage(), self.plan.skips());
-        let both = |edge| ends(edge, stage.route());
-        match task.op() {
-            _ if skips.is_empty() => Vec::new(),
-            Op::Forward => {
-                skips.iter().map(|&e| both(e)).filter(|(_, to)| *to == stage).map(|(from, _)| from).collect()
-            }
-            _ if self.plan.begins_backward(task) => {
-                skips.iter().map(|&e| both(e)).filter(|(from, _)| *from == stage).map(|(_, to)| to).collect()
-            }
-            _ => Vec::new(),
+        let (stage, forward, skips) = (task.stage(), task.op() == Op::Forward, self.plan.skips());
+        if skips.is_empty() || !forward && !self.plan.begins_backward(task) {
+            return Vec::new();
         }
+        let both = skips.iter().map(|&edge| ends(edge, stage.route()));
+        let both = both.map(|(from, to)| if forward { (to, from) } else { (from, to) });
+        both.filter(|(own, _)| *own == stage).map(|(_, other)| other).collect()
     }
 
     /// The times at which the last of all inputs (the neighbour's value and those over skip edges) is made and arrives.

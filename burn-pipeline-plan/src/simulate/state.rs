@@ -14,7 +14,6 @@ use crate::plan::waits::Awaited;
 use crate::plan::{Plan, StageId};
 use crate::trace::Event;
 
-/// The state of one rank.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankState {
     /// The index of the next action in its row.

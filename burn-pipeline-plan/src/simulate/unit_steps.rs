@@ -105,11 +105,10 @@ impl<'a> Steps<'a> {
     /// Runs a rank's next task if it is ready.
     fn run_next(&mut self, rank: usize) -> Option<Task> {
         let &next = self.left[rank].peek()?;
-        let task = Task::from(next);
         self.awaits(next).is_empty().then(|| {
             self.left[rank].next();
-            self.done[rank].insert(task);
-            task
+            self.done[rank].insert(*next);
+            *next
         })
     }
 
@@ -121,8 +120,7 @@ impl<'a> Steps<'a> {
         let backwards = |stage| [of(stage, Op::BackwardInput), of(stage, Op::Backward)];
         if task.op().is_transfer() && !task.op().is_send() {
             // No stage sends to the first stage, and none sends a gradient to the last. Such a receive never runs.
-            let receive = Task::from(task);
-            let send = self.placement.peer(receive).and_then(|_| receive.other_end()).unwrap_or(receive);
+            let send = self.placement.peer(*task).and_then(|_| task.other_end()).unwrap_or(*task);
             let sent = self.done[self.placement.rank_of(send.stage())].contains(&send);
             return if sent { Vec::new() } else { vec![send] };
         }

@@ -26,18 +26,10 @@ impl Engine<'_> {
         };
         let round = &self.rounds.rounds[self.rounds.vocabulary.number(collective)];
         if round.over.is_nan() {
-            return Err((collective.into(), self.absent_from(collective)));
+            let absent = self.plan.first_without(collective.into(), |rank| self.ranks[rank].next);
+            return Err((collective.into(), absent.unwrap_or(0)));
         }
         Ok(Arrival { made: round.last, sent: round.begun, arrived: round.over, cause })
-    }
-
-    /// The first rank that has not started a collective. Called for deadlocks only.
-    fn absent_from(&self, collective: MicrobatchTask) -> usize {
-        let begun = |rank: usize| {
-            let done = &self.plan.row(rank)[..self.ranks[rank].next];
-            done.iter().flat_map(|action| action.tasks()).any(|task| task == collective.into())
-        };
-        (0..self.ranks.len()).find(|&rank| !begun(rank)).unwrap_or(0)
     }
 
     /// The task that a blocked piece or collective waits for, and its rank.
@@ -73,7 +65,7 @@ impl Engine<'_> {
         round.last = round.last.max(now);
         if round.started == ranks {
             let kind = task.op() as usize - Op::BroadcastHidden as usize;
-            (round.begun, round.over) = (round.last.max(self.rounds.free), 0.0);
+            round.begun = round.last.max(self.rounds.free);
             round.over = round.begun + self.rounds.seconds[kind];
             self.rounds.free = round.over;
             let (start, end) = (round.begun, round.over);

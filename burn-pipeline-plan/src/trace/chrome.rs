@@ -10,8 +10,7 @@
 //!    (`exposed_us`), and before that for the neighbour's computation (`early_us`); see [`Track::exposed_times`].
 
 use super::event::{Event, Track};
-use super::kind::{Kind, is_compute};
-use super::lanes::lanes;
+use super::kind::{Kind, is_compute, lanes};
 use crate::plan::{Action, Task};
 use serde_json::{Value, json};
 use std::collections::HashMap;

@@ -55,11 +55,11 @@ impl Track {
     pub fn exposed_times(&self) -> Vec<ExposedTime> {
         let products = spans_by(self, |event| event.action.tasks().filter_map(product_of));
         let computing = spans_by(self, |event| is_compute(event).then_some(event.rank).into_iter());
-        let waits = Waits::of(self);
+        let waits = waits_of(self);
         let exposed_part = |event: &Event| {
             let busy = computing.get(&event.rank).map_or(&[][..], Vec::as_slice);
             if let Some(task) = event.action.tasks().find(|task| is_exchange(task.op())) {
-                let exposed = waits.exposed(event, task, busy);
+                let exposed = exposed(&waits, event, task, busy);
                 return Some(ExposedTime { event: *event, task, early: 0.0, exposed });
             }
             let task = event.action.tasks().find(|task| task.op().is_transfer())?;
@@ -72,12 +72,12 @@ impl Track {
     }
 }
 
-/// The starts and ends of a track's events by the keys of each, in order of time.
-pub(crate) fn spans_by<K: Eq + Hash, I: Iterator<Item = K>>(
-    track: &Track,
-    keys: impl Fn(&Event) -> I,
-) -> HashMap<K, Vec<(f64, f64)>> {
-    let mut spans: HashMap<K, Vec<(f64, f64)>> = HashMap::new();
+/// Starts and ends of events by key, in order of time.
+pub(crate) type Spans<K> = HashMap<K, Vec<(f64, f64)>>;
+
+/// The starts and ends of a track's events by the keys of each.
+pub(crate) fn spans_by<K: Eq + Hash, I: Iterator<Item = K>>(track: &Track, keys: impl Fn(&Event) -> I) -> Spans<K> {
+    let mut spans = Spans::new();
     for event in &track.events {
         keys(event).for_each(|key| spans.entry(key).or_default().push((event.start, event.end)));
     }
@@ -91,30 +91,21 @@ fn is_exchange(op: Op) -> bool {
 }
 
 /// The waits for exchanges between replicas.
-struct Waits {
-    /// By rank and exchange, in order of time.
-    spans: HashMap<(usize, Task), Vec<(f64, f64)>>,
+fn waits_of(track: &Track) -> Spans<(usize, Task)> {
+    spans_by(track, |event| {
+        let (rank, exchanges) = (event.rank, event.action.tasks().filter_map(Task::awaits));
+        exchanges.filter(|task| is_exchange(task.op())).map(move |task| (rank, task))
+    })
 }
 
-impl Waits {
-    fn of(track: &Track) -> Self {
-        let awaited = |event: &Event| {
-            let (rank, exchanges) = (event.rank, event.action.tasks().filter_map(Task::awaits));
-            exchanges.filter(|task| is_exchange(task.op())).map(move |task| (rank, task))
-        };
-        Self { spans: spans_by(track, awaited) }
+/// The time that an exchange kept its rank waiting; `busy` is when the rank computed.
+fn exposed(waits: &Spans<(usize, Task)>, event: &Event, task: Task, busy: &[(f64, f64)]) -> f64 {
+    let (start, end) = (event.start, event.end);
+    if !waits.is_empty() {
+        return waits.get(&(event.rank, task)).map_or(0.0, |waits| overlap(waits, start, end));
     }
-
-    /// The time that an exchange kept its rank waiting; `busy` is when the rank computed.
-    fn exposed(&self, event: &Event, task: Task, busy: &[(f64, f64)]) -> f64 {
-        let (start, end) = (event.start, event.end);
-        if !self.spans.is_empty() {
-            return self.spans.get(&(event.rank, task)).map_or(0.0, |waits| overlap(waits, start, end));
-        }
-        let last = if task.op() == Op::ReduceGrad { busy.last() } else { before(busy, end) };
-        let from = last.map_or(start, |&(_, over)| within(over, event));
-        end - from
-    }
+    let last = if task.op() == Op::ReduceGrad { busy.last() } else { before(busy, end) };
+    end - last.map_or(start, |&(_, over)| within(over, event))
 }
 
 /// The time in the event that is next to this one. (`clamp` panics if an event ends before it starts, or at NaN.)

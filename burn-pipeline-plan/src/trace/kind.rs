@@ -1,4 +1,4 @@
-//! The kinds of tasks in drawings, each with a colour and a category.
+//! The kinds of tasks in drawings, each with a colour and a category, and the lanes in which they are drawn.
 //!
 //! The colours are Okabe and Ito's, which people with any colour vision can distinguish. The chunks of a rank are
 //! shades of them.
@@ -88,4 +88,24 @@ pub(crate) fn chunks(track: &Track) -> Vec<Vec<StageId>> {
         stages[event.rank].extend(event.action.tasks().filter(|task| task.op().is_compute()).map(Task::stage));
     }
     stages.into_iter().map(|stages| stages.into_iter().collect()).collect()
+}
+
+/// The transfers and collectives of a track, each with its lane, counted from 0 on each rank. They may run beside
+/// computations and beside each other: each rank gets as many lanes as drawing them without overlap needs.
+pub(super) fn lanes(track: &Track) -> Vec<(usize, &Event)> {
+    let mut events: Vec<&Event> =
+        track.events.iter().filter(|event| !is_compute(event) && !event.action.is_idle()).collect();
+    events.sort_by(|a, b| a.start.total_cmp(&b.start));
+    let mut free: Vec<Vec<f64>> = vec![Vec::new(); track.rows()];
+    let place = |event: &Event| {
+        let lanes = &mut free[event.rank];
+        let lane = lanes.iter().position(|&end| end <= event.start).unwrap_or(lanes.len());
+        if lane == lanes.len() {
+            lanes.push(0.0);
+        }
+        lanes[lane] = event.end;
+        lane
+    };
+    let placed: Vec<usize> = events.iter().copied().map(place).collect();
+    placed.into_iter().zip(events).collect()
 }

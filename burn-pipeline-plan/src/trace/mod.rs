@@ -9,7 +9,7 @@
 //!
 //! [`Track::exposed_times`] says how long each transfer kept its rank waiting; the JSON has these numbers too.
 //!
-//! Reading order: `event`; `kind`, `lanes` and `axis` (shared by the drawings); the drawings; `read`; `exposed`.
+//! Reading order: `event`; `kind` and `axis` (shared by the drawings); the drawings; `read`; `exposed`.
 
 mod ascii;
 mod axis;
@@ -17,7 +17,6 @@ mod chrome;
 mod event;
 mod exposed;
 mod kind;
-mod lanes;
 mod read;
 mod svg;
 

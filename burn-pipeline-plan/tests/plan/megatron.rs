@@ -9,52 +9,42 @@ fn sizes() -> impl Iterator<Item = Size> {
     rounds.map(|(p, v, n)| Size::new(p, p * n).with_chunks(v))
 }
 
-/// Microbatch and chunk of each forward: groups of p microbatches go chunk by chunk.
-fn table(size: Size) -> Vec<(usize, usize)> {
-    let groups = (0..size.microbatches).step_by(size.ranks);
-    let chunks = groups.flat_map(|first| (0..size.chunks).map(move |chunk| (first, chunk)));
-    chunks.flat_map(|(first, chunk)| (first..first + size.ranks).map(move |m| (m, chunk))).collect()
+/// The first microbatch of each group of this many, and their number at the end. A rest below p joins the last group.
+fn groups(size: Size, group: usize) -> Vec<usize> {
+    let rest = size.microbatches % group;
+    let count = size.microbatches / group + usize::from(rest >= size.ranks);
+    (0..count.max(1)).map(|first| first * group).chain([size.microbatches]).collect()
+}
+
+/// Microbatch and chunk of each forward: the groups go chunk by chunk.
+fn table(size: Size, groups: &[usize]) -> Vec<(usize, usize)> {
+    let chunks = groups.windows(2).flat_map(|group| (0..size.chunks).map(move |chunk| (group[0]..group[1], chunk)));
+    chunks.flat_map(|(group, chunk)| group.map(move |m| (m, chunk))).collect()
 }
 
 #[test]
 fn forwards_and_backwards_follow_the_table_after_the_warm_up() {
-    for size in sizes() {
-        let plan = Interleaved1F1B::default().build(size).unwrap();
-        let table = table(size);
+    let options = || std::iter::once(None).chain((1..=9).map(Some));
+    for (size, group) in sizes().flat_map(|size| options().map(move |group| (size, group))) {
+        let groups = groups(size, group.unwrap_or(size.ranks));
+        let largest = groups.windows(2).map(|group| group[1] - group[0]).max().unwrap();
+        let least = if size.chunks > 1 { (size.ranks - 1).min(size.microbatches) } else { 1 };
+        let Ok(plan) = (Interleaved1F1B { group }).build(size) else {
+            assert!(group.unwrap() < least, "{group:?} {size:?}");
+            continue;
+        };
+        let table = table(size, &groups);
         for rank in 0..size.ranks {
             let of = |op| plan.tasks(rank).filter(move |t| t.op() == op);
             let chunk = |stage: StageId| stage.index() / size.ranks;
             let forwards: Vec<_> = of(Op::Forward).map(|t| (t.microbatch().unwrap(), chunk(t.stage()))).collect();
-            assert_eq!(forwards, table, "{size:?}");
-            assert_eq!(Interleaved1F1B::default().table(size).unwrap(), table);
+            assert_eq!(forwards, table, "{group:?} {size:?}");
             let reversed = |t: Task| (t.microbatch().unwrap(), size.chunks - 1 - chunk(t.stage()));
-            assert_eq!(of(Op::Backward).map(reversed).collect::<Vec<_>>(), table, "{size:?}");
-            let warm_up = (2 * (size.ranks - 1 - rank) + (size.chunks - 1) * size.ranks).min(table.len());
+            assert_eq!(of(Op::Backward).map(reversed).collect::<Vec<_>>(), table, "{group:?} {size:?}");
+            let warm_up = (2 * (size.ranks - 1 - rank) + (size.chunks - 1) * largest).min(table.len());
             let before = plan.tasks(rank).take_while(|t| t.op() == Op::Forward).count();
-            assert_eq!(Interleaved1F1B::default().warm_up(size, rank).unwrap(), warm_up);
-            assert_eq!(before, warm_up + usize::from(warm_up < table.len()), "{size:?} rank {rank}");
+            assert_eq!(before, warm_up + usize::from(warm_up < table.len()), "{group:?} {size:?} rank {rank}");
         }
-    }
-}
-
-#[test]
-fn the_table_of_any_groups_is_the_order_of_the_rows() {
-    for (group, size) in (1..=9).flat_map(|group| sizes().map(move |size| (Some(group), size))) {
-        let schedule = Interleaved1F1B { group };
-        let Ok(plan) = schedule.build(size) else {
-            assert!(schedule.table(size).is_err() && schedule.warm_up(size, 0).is_err());
-            continue;
-        };
-        for rank in 0..size.ranks {
-            let forwards = plan.tasks(rank).filter(|t| t.op() == Op::Forward);
-            let forwards: Vec<_> =
-                forwards.map(|t| (t.microbatch().unwrap(), t.stage().index() / size.ranks)).collect();
-            assert_eq!(schedule.table(size).unwrap(), forwards, "{group:?} {size:?}");
-            let before = plan.tasks(rank).take_while(|t| t.op() == Op::Forward).count();
-            let warm_up = schedule.warm_up(size, rank).unwrap();
-            assert_eq!(before, (warm_up + 1).min(forwards.len()), "{group:?} {size:?} rank {rank}");
-        }
-        assert!(schedule.warm_up(size, size.ranks).is_err());
     }
 }
 

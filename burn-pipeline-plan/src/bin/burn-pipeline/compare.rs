@@ -7,9 +7,8 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::{parse, write};
 use crate::source::{build, zb_auto};
-use crate::values::amount;
+use crate::values::{amount, parse, write};
 use burn_pipeline_plan::cost::Profile;
 use burn_pipeline_plan::page::{Choice, Choices, Page};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, ZbAuto, all};
@@ -80,9 +79,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     }
     candidates.sort_by(|a, b| a.makespan.total_cmp(&b.makespan).then(a.peak.total_cmp(&b.peak)));
     mark_best(&mut candidates);
-    if let Some(path) = &arguments.html {
-        write(path, &page(&candidates, &refusals, arguments).html())?;
-    }
+    write(arguments.html.as_deref(), || page(&candidates, &refusals, arguments).html())?;
     match arguments.json {
         true => print_json(&candidates, &refusals, out)?,
         false => print(&candidates, &refusals, out)?,

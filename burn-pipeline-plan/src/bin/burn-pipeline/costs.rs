@@ -1,8 +1,7 @@
 //! The flags for costs: uniform numbers, or a profile from a file.
 
 use crate::failure::Failure;
-use crate::files::parse;
-use crate::values::amount;
+use crate::values::{amount, parse};
 use burn_pipeline_plan::cost::{Factors, Profile, UniformCosts, VocabularyCost};
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Placement, Plan};
@@ -88,7 +87,6 @@ impl CostArguments {
         if profile.skips().is_empty() {
             return Ok((plan, profile));
         }
-        let plan = plan.with_skips(profile.skips().to_vec()).map_err(|error| Failure::Input(error.to_string()))?;
-        Ok((plan, profile))
+        Ok((plan.with_skips(profile.skips().to_vec())?, profile))
     }
 }

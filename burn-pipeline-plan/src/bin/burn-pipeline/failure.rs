@@ -7,7 +7,6 @@ use burn_pipeline_plan::planner::PlannerError;
 use burn_pipeline_plan::schedule::ScheduleError;
 use burn_pipeline_plan::simulate::SimulateError;
 
-/// Why a command failed.
 #[derive(thiserror::Error)]
 pub(crate) enum Failure {
     /// The input is invalid.

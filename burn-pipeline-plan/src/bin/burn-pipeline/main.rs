@@ -1,7 +1,7 @@
 //! The command line: builds, checks, simulates, compares, plans and draws pipeline schedules.
 //!
-//! 1. Each subcommand is a file. They share the flags for a plan ([`source`]) and its costs ([`costs`]), the parsers of
-//!    flags ([`values`]), and reading and writing files ([`files`]).
+//! 1. Each subcommand is a file. They share the flags for a plan ([`source`]) and its costs ([`costs`]), and the
+//!    parsers of flags and files ([`values`]).
 //! 2. Results go to standard output. A failure writes one message to standard error.
 //! 3. Exit codes: 0 for success; 1 if the plan is refused (it cannot be built, does not pass the check, deadlocks); 2
 //!    if the input is invalid (a bad flag, an unreadable file, malformed CSV or JSON).
@@ -11,7 +11,6 @@ mod check;
 mod compare;
 mod costs;
 mod failure;
-mod files;
 mod overlap;
 mod partition;
 mod plan;

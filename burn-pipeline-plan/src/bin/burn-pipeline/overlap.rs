@@ -2,9 +2,8 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::write;
 use crate::source::{PlanArguments, TransferArguments};
-use crate::values::amount;
+use crate::values::{amount, write};
 use burn_pipeline_plan::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline_plan::plan::Plan;
 use burn_pipeline_plan::simulate::{SimulateOptions, simulate};
@@ -127,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
             bytes.1
         )?;
     }
-    arguments.out.as_ref().map_or(Ok(()), |path| write(path, &after.plan.to_csv()))
+    write(arguments.out.as_deref(), || after.plan.to_csv())
 }
 
 /// The plan with sends and receives, and with UNSHARD and RESHARD on request.

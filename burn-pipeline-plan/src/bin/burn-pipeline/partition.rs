@@ -5,8 +5,7 @@
 //! 3. The profile of the stages can be written to a file for `simulate`.
 
 use crate::failure::Failure;
-use crate::files::{parse, write};
-use crate::values::{amount, measure, placement, positive};
+use crate::values::{amount, measure, parse, placement, positive, write};
 use burn_pipeline_plan::cost::{
     Layers, LinkCosts, Measure, OptimalPartition, Partition, PartitionOptions, PartitionReport, Pattern,
 };
@@ -92,13 +91,13 @@ pub(crate) fn read_layers(path: &Path, rate: Option<f64>) -> Result<(Layers, Opt
 /// Cuts the layers and prints the report.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let (layers, pattern) = read_layers(&arguments.layers, arguments.rate)?;
-    let placement = Placement::of_kind(arguments.placement, arguments.ranks, arguments.chunks)
-        .map_err(|error| Failure::Input(error.to_string()))?;
+    let placement = Placement::of_kind(arguments.placement, arguments.ranks, arguments.chunks)?;
     let (partition, best) = cut(arguments, &layers, pattern, &placement)?;
     let report = PartitionReport::new(&layers, &partition, &placement)?;
     let text = Pattern::new(&layers, &partition)?;
     if let Some(path) = &arguments.profile {
-        write(path, &partition.profile(&layers, LinkCosts::default())?.to_json())?;
+        let profile = partition.profile(&layers, LinkCosts::default())?;
+        write(Some(path), || profile.to_json())?;
     }
     if arguments.json {
         let best = best.map(|b| json!({ "largest": b.largest, "lower_bound": b.lower_bound, "proved": b.proved }));

@@ -5,11 +5,10 @@
 //!    `simulate` and the runtime.
 
 use crate::failure::Failure;
-use crate::files::{parse, write};
 use crate::overlap::OverlapArguments;
 use crate::partition::read_layers;
 use crate::source::TransferArguments;
-use crate::values::{amount, positive};
+use crate::values::{amount, parse, positive, write};
 use burn_pipeline_plan::cost::{Layers, LinkCost, LinkCosts, Profile, VocabularyCost};
 use burn_pipeline_plan::page::{Choices, Page};
 use burn_pipeline_plan::planner::{Candidate, Cut, PlannerReport, Recompute, Request, Synthesis, Workload, best_plan};
@@ -106,21 +105,17 @@ pub(crate) struct Arguments {
 /// Plans and prints the report.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let planned = best_plan(&request(arguments)?)?;
-    if let Some(path) = &arguments.csv {
-        write(path, &planned.plan.plan().to_csv())?;
-    }
-    if let Some(path) = &arguments.costs {
-        write(path, &planned.profile.to_json())?;
-    }
-    if let Some(path) = &arguments.svg {
+    write(arguments.csv.as_deref(), || planned.plan.plan().to_csv())?;
+    write(arguments.costs.as_deref(), || planned.profile.to_json())?;
+    write(arguments.svg.as_deref(), || {
         let track = planned.simulation.track(planned.best.to_string());
-        write(path, &track.svg(&SvgOptions::fitting(&track)))?;
-    }
-    if let Some(path) = &arguments.html {
+        track.svg(&SvgOptions::fitting(&track))
+    })?;
+    write(arguments.html.as_deref(), || {
         let page = Page::new(planned.best.to_string()).costs(planned.profile.clone());
         let page = page.simulation("predicted", &planned.simulation).choices(Choices::from(&planned));
-        write(path, &arguments.cap.into_iter().fold(page, Page::cap).html())?;
-    }
+        arguments.cap.into_iter().fold(page, Page::cap).html()
+    })?;
     if arguments.json {
         writeln!(out, "{}", report(&planned))?;
         return Ok(());

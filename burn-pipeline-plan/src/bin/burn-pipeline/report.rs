@@ -1,7 +1,7 @@
 //! `report`: writes a measured trace as one HTML page.
 
 use crate::failure::Failure;
-use crate::files::{parse, write};
+use crate::values::{parse, write};
 use burn_pipeline_plan::cost::Profile;
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::trace::{Track, read_chrome};
@@ -22,14 +22,13 @@ pub(crate) struct Arguments {
     profile: Option<PathBuf>,
 }
 
-/// Writes the page.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let title = arguments.trace.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut page = tracks(&arguments.trace)?.iter().fold(Page::new(title), Page::track);
     if let Some(path) = &arguments.profile {
         page = page.costs(parse(path, Profile::from_json)?);
     }
-    write(&arguments.html, &page.html())?;
+    write(Some(&arguments.html), || page.html())?;
     writeln!(out, "{}", arguments.html.display())?;
     Ok(())
 }

@@ -76,7 +76,6 @@ pub(crate) struct Arguments {
     format: Format,
 }
 
-/// Prints the plan.
 pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {
     let Arguments { ranks, chunks, microbatches, .. } = *arguments;
     let mut plan = build(&*schedule(&arguments.name, None)?, ranks, chunks, microbatches)?;

@@ -4,7 +4,6 @@ use crate::failure::Failure;
 use burn_pipeline_plan::schedule::all;
 use std::io::Write;
 
-/// Prints the list in columns.
 pub(crate) fn run(out: &mut impl Write) -> Result<(), Failure> {
     let head = ["name", "placement", "chunks", "microbatches", "source"].map(String::from);
     let schedules = all().into_iter().map(|schedule| {

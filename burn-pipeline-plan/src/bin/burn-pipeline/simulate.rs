@@ -2,9 +2,9 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::write;
 use crate::report::tracks;
 use crate::source::{PlanArguments, TransferArguments};
+use crate::values::write;
 use burn_pipeline_plan::page::Page;
 use burn_pipeline_plan::plan::{Action, Plan};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateError, Simulation, simulate, unit_steps};
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Fai
     if let Some(path) = &arguments.html {
         let page = arguments.costs.on(Page::new(title(&plan)).costs(profile.clone())).simulation("predicted", &step);
         let measured = arguments.measured.as_deref().map(tracks).transpose()?.unwrap_or_default();
-        write(path, &measured.iter().fold(page, Page::track).html())?;
+        write(Some(path), || measured.iter().fold(page, Page::track).html())?;
     }
     if arguments.json {
         writeln!(out, "{}", report(&plan, &step, &bounds))?;
@@ -99,16 +99,13 @@ fn draw_deadlock(error: Option<&SimulateError>, arguments: &Arguments, out: &mut
 }
 
 fn draw(track: &Track, arguments: &Arguments) -> Result<(), Failure> {
-    if let Some(path) = &arguments.trace {
-        write(path, &chrome(std::slice::from_ref(track)))?;
-    }
-    arguments.svg.as_ref().map_or(Ok(()), |path| write(path, &track.svg(&SvgOptions::fitting(track))))
+    write(arguments.trace.as_deref(), || chrome(std::slice::from_ref(track)))?;
+    write(arguments.svg.as_deref(), || track.svg(&SvgOptions::fitting(track)))
 }
 
 /// Writes a page of a track without costs.
 fn draw_page(track: &Track, arguments: &Arguments) -> Result<(), Failure> {
-    let page = || Page::new(&track.name).track(track).html();
-    arguments.html.as_ref().map_or(Ok(()), |path| write(path, &page()))
+    write(arguments.html.as_deref(), || Page::new(&track.name).track(track).html())
 }
 
 fn draw_ascii(track: &Track, arguments: &Arguments, out: &mut impl Write) -> Result<(), Failure> {

@@ -2,8 +2,7 @@
 
 use crate::costs::CostArguments;
 use crate::failure::Failure;
-use crate::files::parse;
-use crate::values::transport;
+use crate::values::{parse, transport};
 use burn_pipeline_plan::plan::{Plan, Transport};
 use burn_pipeline_plan::schedule::{Chunks, Schedule, Size, ZbAuto, by_name};
 use burn_pipeline_plan::simulate::SimulateOptions;

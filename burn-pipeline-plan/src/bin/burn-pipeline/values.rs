@@ -1,7 +1,9 @@
-//! Parsers of the values of flags.
+//! Parsers of the values of flags, and of the files that they name.
 
+use crate::failure::Failure;
 use burn_pipeline_plan::cost::Measure;
 use burn_pipeline_plan::plan::{PlacementKind, Transport};
+use std::path::Path;
 
 /// Parses zero or a positive number: seconds, bytes or a factor.
 pub(crate) fn amount(text: &str) -> Result<f64, String> {
@@ -43,4 +45,17 @@ pub(crate) fn measure(text: &str) -> Result<Measure, String> {
     let measures = [Measure::Seconds, Measure::Flops, Measure::Parameters];
     let found = measures.into_iter().find(|measure| format!("{measure:?}").eq_ignore_ascii_case(text));
     found.ok_or_else(|| "write seconds, flops or parameters".into())
+}
+
+/// Reads what a text file stands for. An error names the file.
+pub(crate) fn parse<T, E: std::fmt::Display>(path: &Path, of: impl FnOnce(&str) -> Result<T, E>) -> Result<T, Failure> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| Failure::Input(format!("cannot read {}: {error}", path.display())))?;
+    of(&text).map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+}
+
+/// Writes a text file, if a flag names one.
+pub(crate) fn write(path: Option<&Path>, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, text()).map_err(|error| Failure::Input(format!("cannot write {}: {error}", path.display())))
 }

@@ -113,7 +113,6 @@ impl Partition {
         starts.zip(ends).map(|(start, end)| start..end)
     }
 
-    /// The stage of a layer.
     fn stage_of(&self, layer: usize) -> usize {
         self.boundaries.partition_point(|&start| start <= layer)
     }

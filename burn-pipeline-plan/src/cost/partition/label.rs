@@ -11,6 +11,7 @@
 //!    is looked at, so memory is in proportion to `layers * states`.
 
 use super::problem::Problem;
+use std::collections::BTreeSet;
 
 /// One way to cut the first layers.
 #[derive(Clone, Debug)]
@@ -59,11 +60,8 @@ pub(super) fn search(problem: &Problem, bound: f64, states: usize) -> (Option<Ve
 
 /// The bins of `stage` and all later stages.
 fn open_bins(problem: &Problem, stage: usize) -> Vec<usize> {
-    let mut bins: Vec<usize> =
-        (stage..problem.stages()).flat_map(|s| problem.shares(s)).map(|share| share.bin).collect();
-    bins.sort_unstable();
-    bins.dedup();
-    bins
+    let bins = (stage..problem.stages()).flat_map(|s| problem.shares(s)).map(|share| share.bin);
+    BTreeSet::from_iter(bins).into_iter().collect()
 }
 
 /// Extends a label by a stage of the layers `from..to`. Returns false if no later end fits either.

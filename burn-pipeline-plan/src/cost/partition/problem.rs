@@ -19,7 +19,6 @@ const ROUNDING: f64 = 1.0 + 1e-12;
 /// A stage's part in a bin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// The bin.
     pub(super) bin: usize,
     /// The number of times the stage is on each rank of the bin: twice on the middle rank of a bidirectional
     /// placement.

@@ -44,7 +44,6 @@ impl Role {
     }
 }
 
-/// One cell with its costs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) action: Action,
@@ -68,12 +67,10 @@ impl Cell {
     }
 }
 
-/// Converts a memory amount into bytes.
 pub(super) fn bytes(units: i64) -> f64 {
     units as f64 / UNITS
 }
 
-/// Converts bytes into a memory amount.
 pub(super) fn units(bytes: f64) -> i64 {
     (bytes * UNITS).round() as i64
 }

@@ -226,13 +226,11 @@ impl<'a> Mover<'a> {
         None
     }
 
-    /// The start of a wait.
     fn awaited_by(&self, wait: u32) -> Option<u32> {
         let cell = self.cell(wait);
         (cell.role == Role::Wait && cell.partner != NONE).then_some(cell.partner)
     }
 
-    /// The seconds that the group computes.
     fn group_seconds(&self) -> f64 {
         self.group.iter().map(|&member| self.cell(member).seconds).sum()
     }

@@ -61,7 +61,6 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// The cells in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors((self.head != NONE).then_some(self.head), |&cell| {
             Some(self.next[cell as usize]).filter(|&next| next != NONE)

@@ -1,50 +1,44 @@
 //! The result of a pass, start by start.
 
 use crate::plan::{Action, Task};
+use derive_more::Display;
 use serde::Serialize;
 use std::fmt;
 
 /// What stopped a start from moving earlier, or a wait from moving later.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, Display, Serialize)]
 pub enum Limit {
     /// The pass places all cells at once, so there is no single limit.
     #[default]
+    #[display("-")]
     None,
     /// The row ended.
+    #[display("end of the row")]
     End,
     /// By the estimates, nothing of it is exposed any more.
+    #[display("hidden by estimates")]
     Hidden,
     /// Starts keep their order, and waits do not move before starts: this cell blocks the move.
+    #[display("order of communication: {_0}")]
     Order(Action),
     /// This cell computes its value, or uses the received value, and may not move along.
+    #[display("data: {_0}")]
     Data(Action),
     /// The rank would have held more than its peak and the allowed extra.
+    #[display("memory: {bytes:.0} bytes")]
     Memory {
         /// The bytes that it would have held (without weights).
         bytes: f64,
     },
     /// It has passed as many cells as the reach allows.
+    #[display("reach")]
     Reach,
     /// The move would expose more of other operations than it hides of this one.
+    #[display("exposes {seconds:.4} s elsewhere")]
     Exposes {
         /// The net increase in seconds.
         seconds: f64,
     },
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Limit::None => f.write_str("-"),
-            Limit::End => f.write_str("end of the row"),
-            Limit::Hidden => f.write_str("hidden by estimates"),
-            Limit::Order(action) => write!(f, "order of communication: {action}"),
-            Limit::Data(action) => write!(f, "data: {action}"),
-            Limit::Memory { bytes } => write!(f, "memory: {bytes:.0} bytes"),
-            Limit::Reach => f.write_str("reach"),
-            Limit::Exposes { seconds } => write!(f, "exposes {seconds:.4} s elsewhere"),
-        }
-    }
 }
 
 /// How a start or a wait was moved.
@@ -147,7 +141,6 @@ impl PassReport {
         self.starts.iter().fold((0.0, 0.0), add)
     }
 
-    /// Emits the tracing events of the report.
     pub(super) fn emit(&self) {
         let (before, after) = self.exposed();
         let Self { pass, makespan_before, makespan_after, kept, .. } = self;

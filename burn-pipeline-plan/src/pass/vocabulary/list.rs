@@ -21,7 +21,6 @@ const AHEAD: usize = 2;
 /// The time of an event that has not happened yet.
 const NEVER: f64 = f64::INFINITY;
 
-/// The rules of a listing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// The number of `T` (or `IB`) that may wait before one takes precedence.
@@ -236,7 +235,6 @@ impl<'a> List<'a> {
         self.wake(rank, end);
     }
 
-    /// Delivers a value to the neighbouring stage's rank.
     fn deliver(&mut self, from: StageId, to: StageId, microbatch: usize, made: f64, forward: bool) {
         let placement = self.plan.placement();
         let (source, target) = (placement.rank_of(from), placement.rank_of(to));

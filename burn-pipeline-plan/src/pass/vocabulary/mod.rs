@@ -65,20 +65,21 @@ impl Plan {
         }
         let costs = profile.costs(self.placement())?;
         let pieces = *profile.vocabulary().ok_or(ProfileError::NoVocabulary)?;
+        let refuse = |reason| Err(PassError::Vocabulary { reason });
         if self.is_lowered() {
-            return Err(PassError::Vocabulary { reason: "it already has transfers; run `with_vocabulary` first" });
+            return refuse("it already has transfers; run `with_vocabulary` first");
         }
         if self.first_trained() > 0 {
-            return Err(PassError::Vocabulary {
-                reason: "its first stages have no backward, so its embedding would get no gradient; use a plan in \
-                         which all stages train",
-            });
+            return refuse(
+                "its first stages have no backward, so its embedding would get no gradient; use a plan in which all \
+                 stages train",
+            );
         }
         if self.placement().routes() > 1 {
-            return Err(PassError::Vocabulary {
-                reason: "its schedule is bidirectional: each rank holds stages of both routes, first and last ones; \
-                         choose a schedule with one route, such as 1F1B, ZBH1 or DualPipeV",
-            });
+            return refuse(
+                "its schedule is bidirectional: each rank holds stages of both routes, first and last ones; choose a \
+                 schedule with one route, such as 1F1B, ZBH1 or DualPipeV",
+            );
         }
         self.clone().check(&CheckOptions::default())?;
         let list =

@@ -66,13 +66,11 @@ impl Transfer {
         self.0 & 1 != 0
     }
 
-    /// Returns true if it starts the transfer.
     #[inline]
     pub(super) fn starts(self) -> bool {
         self.0 & Part::Start as u64 != 0
     }
 
-    /// Returns true if it waits for the transfer.
     #[inline]
     pub(super) fn waits(self) -> bool {
         self.0 & Part::Wait as u64 != 0
@@ -174,12 +172,10 @@ impl Transfers {
         self.list.push(Transfer::new(number, Transfer::COLLECTIVE, false, part));
     }
 
-    /// Ends the current rank's row.
     pub(super) fn end_row(&mut self) {
         self.rows.push(self.list.len());
     }
 
-    /// The transfers of one rank.
     #[inline]
     pub(super) fn of(&self, rank: usize) -> &[Transfer] {
         &self.list[self.rows[rank]..self.rows[rank + 1]]

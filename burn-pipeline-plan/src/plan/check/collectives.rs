@@ -28,8 +28,8 @@ use crate::plan::action::Action;
 use crate::plan::op::Op;
 use crate::plan::stage_id::StageId;
 use crate::plan::task::Task;
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// The ranks that run a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,18 +41,13 @@ pub enum Among {
 }
 
 /// A collective that a holder of a stage calls. Two are the same if both fields are equal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Display, PartialEq, Eq, Serialize, Deserialize)]
+#[display("`{what}`")]
 pub struct Collective {
     /// The ranks that run it.
     pub among: Among,
     /// A description with everything that its ranks must have in common: operation, axis, shape, element type.
     pub what: String,
-}
-
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`", self.what)
-    }
 }
 
 /// The collectives that a holder calls in each computation of a stage, in order. `B` calls those of `I`, then those
@@ -79,7 +74,11 @@ pub struct StageCollectives {
 }
 
 /// A holder of a stage, and its position in the list of one computation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Display, PartialEq, Eq)]
+#[display(
+    "{} on member {member} of replica {replica}",
+    collective.as_ref().map_or_else(|| format!("there is no number {number}"), |c| format!("number {number} is {c}"))
+)]
 pub struct Standing {
     /// The data-parallel replica.
     pub replica: usize,
@@ -91,31 +90,18 @@ pub struct Standing {
     pub collective: Option<Collective>,
 }
 
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { replica, member, number, collective } = self;
-        match collective {
-            Some(collective) => write!(f, "number {number} is {collective}")?,
-            None => write!(f, "there is no number {number}")?,
-        }
-        write!(f, " on member {member} of replica {replica}")
-    }
-}
-
 /// Why holders of a stage would wait forever. `rank`, `step` and `action` are the first cell of the plan where they
 /// do; `task` is its computation, with stage and microbatch.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain the fields")]
+#[allow(missing_docs, reason = "the messages explain variants and fields")]
 pub enum CollectiveError {
-    /// Two holders call different collectives of the same ranks.
     #[error(
         "rank {rank}, step {step}, {action}: ranks of stage {} call different collectives in {}: \
          {first}, and {second}; {}",
         task.stage(), task.op(), advice(first, second)
     )]
     Differ { rank: usize, step: usize, action: Action, task: Task, first: Standing, second: Standing },
-    /// Each holder waits for the next one, and the last for the first.
     #[error(
         "rank {rank}, step {step}, {action}: ranks of stage {} wait in a cycle in {}: {}; \
          call collectives of members and of replicas in the same order on all of them",
@@ -147,7 +133,6 @@ fn advice(first: &Standing, second: &Standing) -> &'static str {
 }
 
 impl Collectives {
-    /// The collectives of a computation.
     pub(super) fn of(&self, op: Op) -> Vec<&Collective> {
         match op {
             Op::Forward => self.forward.iter().collect(),

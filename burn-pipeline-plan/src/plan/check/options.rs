@@ -1,27 +1,22 @@
 //! The options of the check: the transport, and caps on what a rank holds.
 
+use derive_more::Display;
+
 /// When a send ends. Each variant is laxer than the one before: a plan that cannot deadlock under one cannot
 /// deadlock under the next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Display, Default, Hash)]
 pub enum Transport {
     /// A send ends when its receive is posted, and a receive when its send is: one joint event. The strictest. A
     /// transfer with its own wait is posted at its start and ends at its wait.
     #[default]
+    #[display("rendezvous")]
     Rendezvous,
     /// A channel holds `K` payloads: send number `j` waits for receive number `j - K`. `Buffered(0)` is a rendezvous.
+    #[display("buffered={_0}")]
     Buffered(usize),
     /// Sends never wait.
+    #[display("unbounded")]
     Unbounded,
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Transport::Rendezvous => f.write_str("rendezvous"),
-            Transport::Buffered(payloads) => write!(f, "buffered={payloads}"),
-            Transport::Unbounded => f.write_str("unbounded"),
-        }
-    }
 }
 
 /// What a plan is checked for, besides completeness and order.

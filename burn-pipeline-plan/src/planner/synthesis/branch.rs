@@ -31,7 +31,6 @@ const KINDS: [StepKind; 4] = [StepKind::Forward, StepKind::Input, StepKind::Weig
 /// The tolerance for rounding: a makespan counts as better only if it is better by more than this share.
 const ROUNDING: f64 = 1e-9;
 
-/// The outcome of the search.
 pub(super) struct Finished {
     /// Rows that are faster than the best known order, with their makespan.
     pub(super) rows: Option<(f64, Vec<Vec<Step>>)>,
@@ -62,7 +61,6 @@ struct Node {
     delayed: Vec<[bool; 2]>,
 }
 
-/// The search.
 struct Branch<'a> {
     instance: &'a Instance,
     /// The earliest time at which each slot's first `F` can start.
@@ -147,7 +145,6 @@ impl Branch<'_> {
         self.instance.seconds(step).max(self.instance.seconds(Step { kind: other, ..step }))
     }
 
-    /// The kinds of steps to try.
     fn kinds(&self) -> impl Iterator<Item = StepKind> + use<> {
         KINDS.into_iter().take(if self.instance.mixes { 4 } else { 3 })
     }
@@ -174,7 +171,6 @@ impl Branch<'_> {
         })
     }
 
-    /// The node after one more step.
     fn after(&self, node: &Node, at: f64, step: Step) -> Node {
         let mut after = node.clone();
         after.progress.run(self.instance, at, step);

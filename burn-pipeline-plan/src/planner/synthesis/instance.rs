@@ -13,7 +13,6 @@ use crate::cost::Costs;
 use crate::plan::{Action, Plan, Task};
 use std::collections::{HashMap, VecDeque};
 
-/// The operation of a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum StepKind {
     Forward,
@@ -101,7 +100,6 @@ impl Slot {
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     pub(super) slots: Vec<Slot>,
-    /// The slots of each rank.
     pub(super) slots_of: Vec<Vec<usize>>,
     /// The last slot of each slot's route.
     pub(super) last_of: Vec<usize>,

@@ -15,35 +15,45 @@
 
 use super::instance::{Instance, Slot, Step, StepKind};
 use super::progress::Progress;
+use derive_more::Display;
 
 /// The order of steps that are ready.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Display)]
 pub(super) enum Order {
     /// `I` before `F`, later chunks first.
+    #[display("backwards first, deep first")]
     BackwardDeep,
     /// `I` before `F`, earlier chunks first.
+    #[display("backwards first, shallow first")]
     BackwardShallow,
     /// `F` before `I`, later chunks first.
+    #[display("forwards first")]
     ForwardDeep,
     /// The oldest microbatch, then `I` before `F`.
+    #[display("oldest first")]
     Oldest,
 }
 
 /// When `W` runs.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Display)]
 pub(super) enum Weights {
     /// Right after its `I`.
+    #[display("W at once")]
     AtOnce,
     /// In a gap of at least this share of its seconds.
+    #[display("W in gaps from {_0}")]
     InGaps(f64),
     /// When no `F` and no `I` is left to start.
+    #[display("W last")]
     Last,
     /// As part of a whole backward.
+    #[display("whole backwards")]
     Whole,
 }
 
 /// A rule by which ranks choose their next step.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Display)]
+#[display("{order}, {weights}, {ahead} ahead, waiting {waiting}")]
 pub(super) struct Rule {
     pub(super) order: Order,
     pub(super) weights: Weights,
@@ -52,24 +62,6 @@ pub(super) struct Rule {
     pub(super) ahead: f64,
     /// How long to wait for a higher-ranked step, as a share of the seconds of the step that is ready.
     pub(super) waiting: f64,
-}
-
-impl std::fmt::Display for Rule {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let order = match self.order {
-            Order::BackwardDeep => "backwards first, deep first",
-            Order::BackwardShallow => "backwards first, shallow first",
-            Order::ForwardDeep => "forwards first",
-            Order::Oldest => "oldest first",
-        };
-        let weights = match self.weights {
-            Weights::AtOnce => "W at once".to_owned(),
-            Weights::InGaps(share) => format!("W in gaps from {share}"),
-            Weights::Last => "W last".to_owned(),
-            Weights::Whole => "whole backwards".to_owned(),
-        };
-        write!(f, "{order}, {weights}, {} ahead, waiting {}", self.ahead, self.waiting)
-    }
 }
 
 /// All rules that split backwards, or all that do not, in the order in which they are tried.

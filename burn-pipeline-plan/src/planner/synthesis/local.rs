@@ -30,7 +30,6 @@ struct Move {
     kind: MoveKind,
 }
 
-/// The kind of a move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum MoveKind {
     /// The step at `from` moves to `to`.

@@ -38,9 +38,7 @@ pub(in crate::schedule) fn build_whole(
     schedule.check_length(size, size.microbatches + size.ranks)?;
     let mut ranks: Vec<Slots> = (0..size.ranks).map(|rank| unroll(block(rank), size.microbatches)).collect();
     for slots in &mut ranks {
-        let mut seconds: Vec<usize> = slots[B1].iter().chain(&slots[B0]).map(|slot| slot + 1).collect();
-        seconds.sort_unstable();
-        slots[W] = seconds;
+        slots[W] = reorder::sorted_backwards(slots).into_iter().map(|slot| slot + 1).collect();
     }
     reorder::whole_backwards(&mut ranks);
     schedule.plan(size, |rank| row(&ranks[rank], rank, size.ranks, true))

@@ -170,7 +170,7 @@ pub(super) fn reorder(ranks: &mut [Slots], weights_fill: bool) {
 }
 
 /// The slots of both chunks' backwards, sorted: W become due in this order.
-fn sorted_backwards(slots: &Slots) -> Vec<usize> {
+pub(super) fn sorted_backwards(slots: &Slots) -> Vec<usize> {
     let mut backwards: Vec<usize> = slots[B1].iter().chain(&slots[B0]).copied().collect();
     backwards.sort_unstable();
     backwards

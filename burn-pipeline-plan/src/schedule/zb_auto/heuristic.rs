@@ -67,13 +67,11 @@ struct Run<'a> {
 
 /// The orders, one per rank, of the shortest of the 8 runs; the first of them in a tie.
 pub(super) fn shortest(problem: &Problem) -> Vec<Vec<(Pass, usize)>> {
-    let choices = [true, false];
-    let combinations = [false, true].into_iter().flat_map(|late_first_input| {
-        choices.into_iter().flat_map(move |inputs_first| {
-            choices.into_iter().map(move |fill_small_gaps| Flags { late_first_input, inputs_first, fill_small_gaps })
-        })
-    });
-    let runs = combinations.map(|flags| Run::new(problem, flags).finish());
+    let flags = |bits: u8| {
+        let bit = |bit: u8| bits & bit != 0;
+        Flags { late_first_input: bit(4), inputs_first: !bit(2), fill_small_gaps: !bit(1) }
+    };
+    let runs = (0..8).map(|bits| Run::new(problem, flags(bits)).finish());
     let best = runs.min_by_key(|(length, _)| *length);
     best.map(|(_, orders)| orders).unwrap_or_default()
 }

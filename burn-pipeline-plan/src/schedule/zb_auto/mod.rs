@@ -104,18 +104,13 @@ impl Schedule for ZbAuto {
     fn build(&self, size: Size) -> Result<Plan, ScheduleError> {
         let schedule = self.info();
         schedule.check_size(size)?;
-        let limit = match self.memory_limit(size.ranks) {
-            Ok(limit) => limit,
-            Err(accepts) => return schedule.refuse(size, accepts),
-        };
+        let limit = self.memory_limit(size.ranks).or_else(|accepts| schedule.refuse(size, accepts))?;
         let orders = heuristic::shortest(&self.problem(size, limit));
-        let action = |rank| {
-            move |&(pass, m): &(Pass, usize)| match pass {
-                Pass::Forward => Action::forward(rank, m),
-                Pass::Input => Action::backward_input(rank, m),
-                Pass::Weight => Action::backward_weight(rank, m),
-            }
+        let action = |rank, &(pass, m): &(Pass, usize)| match pass {
+            Pass::Forward => Action::forward(rank, m),
+            Pass::Input => Action::backward_input(rank, m),
+            Pass::Weight => Action::backward_weight(rank, m),
         };
-        schedule.plan(size, |rank| orders[rank].iter().map(action(rank)).collect())
+        schedule.plan(size, |rank| orders[rank].iter().map(|step| action(rank, step)).collect())
     }
 }

@@ -3,8 +3,7 @@
 use super::style::{GAP, LANE, LEFT, RIGHT, SvgOptions, TITLE, digits};
 use crate::plan::StageId;
 use crate::trace::event::{Event, Track};
-use crate::trace::kind::{chunks, is_compute};
-use crate::trace::lanes::lanes;
+use crate::trace::kind::{chunks, is_compute, lanes};
 use std::fmt::Write;
 
 impl Track {
@@ -22,7 +21,6 @@ impl Track {
     }
 }
 
-/// A drawing that is being written.
 pub(super) struct Drawing<'a> {
     pub(super) track: &'a Track,
     pub(super) options: &'a SvgOptions,

@@ -113,9 +113,7 @@ impl Unlowered<'_> {
         let task = action.tasks().find(|task| self.needs(*task).is_some_and(|need| !self.has(need)))?;
         if let Some(collective) = self.vocabulary.awaited(task.of_microbatch()?) {
             let needs = collective.into();
-            let begun =
-                |rank: usize| self.plan.row(rank)[..self.next[rank]].iter().any(|a| a.tasks().any(|t| t == needs));
-            let on = (0..self.next.len()).find(|&rank| !begun(rank))?;
+            let on = self.plan.first_without(needs, |rank| self.next[rank])?;
             return Some(Waiting { rank, step, action, needs, on });
         }
         let needs = self.plan.as_written(self.plan.input_of(task.of_microbatch()?)?.into());
