@@ -9,19 +9,27 @@ pub(super) const MAX_LAYERS: usize = 4096;
 /// Why layers or a cut of them are refused. Layers count from 0; `field` is the name of a number, and `value` its
 /// text.
 #[derive(Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs, reason = "the text above and the messages explain variants and fields")]
+#[allow(
+    missing_docs,
+    reason = "layer, field and value mean the same in every variant, and the messages explain the others"
+)]
 pub enum PartitionError {
+    /// There is no layer.
     #[error("the model has no layer; list at least one")]
     NoLayer,
+    /// There are more layers than can be cut.
     #[error("the model has {layers} layers; at most {} can be cut, so describe blocks of them as one", MAX_LAYERS)]
     TooManyLayers { layers: usize },
     /// A number of a layer is negative, infinite or NaN, or `I` frees more than is held.
     #[error("layer {layer}: `{field}` is {value}; it must be zero or a positive number")]
     Layer { layer: usize, field: &'static str, value: String },
+    /// A kind is not an ASCII letter.
     #[error("`{letter}` is not a kind of layer; a kind is one ASCII letter")]
     Kind { letter: char },
+    /// A kind of the pattern is not described.
     #[error("the pattern holds a layer of kind `{kind}`, which `kinds` does not describe; add it")]
     UnknownKind { kind: char },
+    /// A kind is described twice.
     #[error("kind `{kind}` is described twice; describe it once")]
     KindTwice { kind: char },
     /// The text is not a pattern. `column` counts from 1; it is one past the end if something is missing.
@@ -30,17 +38,22 @@ pub enum PartitionError {
     /// The pattern's kinds differ from those of the model's layers. A kind is `None` where its list has ended.
     #[error("layer {layer} is of kind {}, but the pattern has {} there", letter(*found), letter(*expected))]
     Mismatch { layer: usize, expected: Option<char>, found: Option<char> },
+    /// There is no such layer to train from.
     #[error("the model cannot train from layer {first} on: it has {layers} layers, numbered from 0")]
     FirstTrained { first: usize, layers: usize },
+    /// These layers cannot be vocabulary parallel.
     #[error(
         "these layers cannot be vocabulary parallel: the first layer must be the embedding and the last one the head, \
          with at least one layer between them, no skip edge may start or end at the two, and all layers must train"
     )]
     Vocabulary,
+    /// No cut has this number of stages.
     #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; choose 1 to {layers}")]
     Stages { layers: usize, stages: usize },
+    /// A boundary is not above the previous one, or is outside the model.
     #[error("boundary {index} is layer {boundary}; boundaries must increase and be from 1 to {last}")]
     Boundary { index: usize, boundary: usize, last: usize },
+    /// A weight is negative, infinite or NaN.
     #[error("the weight of layer {layer} is {value}; it must be zero or a positive number")]
     Weight { layer: usize, value: String },
     /// A memory limit is negative, infinite or NaN, or the list of held microbatches has the wrong length; `expected`
@@ -63,6 +76,7 @@ pub enum PartitionError {
     /// A skip edge between layers is refused. The message says stages for layers.
     #[error(transparent)]
     Skip(#[from] PlanError),
+    /// The text is not the JSON of layers.
     #[error("the layers are not readable: {0}")]
     Json(String),
 }

@@ -23,22 +23,28 @@ impl<E: std::error::Error> From<E> for DropReason {
 
 /// Why the planner finds no plan.
 #[derive(Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages explain variants and fields")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PlannerError {
+    /// The request has no workload.
     #[error("there is no workload; give at least one number of microbatches with its costs")]
     NoWorkload,
+    /// A workload has no microbatch.
     #[error("a workload has no microbatch; a step needs at least one")]
     NoMicrobatch,
+    /// There are no ranks, or more than a plan can have.
     #[error("{ranks} ranks; plans are made for 1 to 65535")]
     Ranks { ranks: usize },
+    /// A number is negative, infinite or NaN.
     #[error("`{field}` is {value}; it has to be zero or a positive number")]
     Amount { field: &'static str, value: String },
     /// Every candidate was dropped. `least_peak` has the lowest peak of the candidates above the cap, and the cap;
     /// `first` says why the first candidate was dropped.
     #[error("none of {candidates} candidates can be used; {}", least(*least_peak, first))]
     NothingFits { candidates: usize, least_peak: Option<(f64, f64)>, first: String },
+    /// A synthesis was not given one microbatch count for each route, or no microbatch.
     #[error("{counts:?} microbatches for {routes} routes; give one count per route, and at least one microbatch")]
     Counts { counts: Vec<usize>, routes: usize },
+    /// A synthesis found no order that keeps every rank under the cap.
     #[error(
         "no order was found that holds at most {cap} bytes per rank: \
          one microbatch at a time, or its messages, may need more; raise the cap or use more ranks"

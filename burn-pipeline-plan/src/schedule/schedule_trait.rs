@@ -77,14 +77,16 @@ pub struct ScheduleInfo {
 
 /// Why a schedule cannot be built.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages explain variants and fields")]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ScheduleError {
+    /// No schedule of that name.
     #[error(
         "there is no schedule named `{name}`{}; known are {}, `Interleaved1F1B:group=G` and `GIS:group=G` for groups \
          of G microbatches; pass your own schedule as a value{}",
         suggestion(*nearest), known.join(", "), chosen_by_costs(name)
     )]
     UnknownName { name: String, nearest: Option<&'static str>, known: Vec<&'static str> },
+    /// The schedule cannot be built at this size; `accepts` says what it accepts.
     #[error("{schedule} cannot be built for {size}: {accepts}")]
     Unsupported { schedule: &'static str, size: Size, accepts: String },
     /// The placement or the rows are not a valid plan.

@@ -8,7 +8,10 @@ use crate::trace::Track;
 /// Why a plan could not be simulated. `rank` and `step` (the index of the action in the rank's row, from 0) locate the
 /// fault.
 #[derive(Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs, reason = "the text above and the messages explain variants and fields")]
+#[allow(
+    missing_docs,
+    reason = "rank, step and action mean the same in every variant, and messages explain the other fields"
+)]
 pub enum SimulateError {
     /// The profile does not fit the plan.
     #[error(transparent)]
@@ -31,6 +34,7 @@ pub enum SimulateError {
          every stage has to run every microbatch"
     )]
     Sparse { microbatches: usize, stages: usize, actions: usize },
+    /// The unit-step simulation supports only computations and transfers.
     #[error(
         "rank {rank}: the unit-step simulation cannot run {action}; it knows F, I, W, B, sends and receives, \
          so lower the plan without sharding, strip its waits and split fused actions"

@@ -10,12 +10,18 @@ use std::collections::BTreeMap;
 
 /// Why a trace cannot be read.
 #[derive(thiserror::Error)]
-#[allow(missing_docs, reason = "the messages explain variants and fields")]
 pub enum TraceError {
+    /// The text is not a trace in JSON.
     #[error("this is not a trace in JSON: {0}")]
     Json(#[from] serde_json::Error),
+    /// An event is not an action of a rank.
     #[error("event {place}, `{name}`, is not an action of a rank; read a trace that this library wrote")]
-    Event { place: usize, name: String },
+    Event {
+        /// The index of the event in the trace.
+        place: usize,
+        /// The name of the event.
+        name: String,
+    },
 }
 
 crate::debug_as_text!(TraceError);

@@ -94,14 +94,16 @@ pub struct Standing {
 /// do; `task` is its computation, with stage and microbatch.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "the messages explain variants and fields")]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum CollectiveError {
+    /// Two holders call different collectives of the same ranks.
     #[error(
         "rank {rank}, step {step}, {action}: ranks of stage {} call different collectives in {}: \
          {first}, and {second}; {}",
         task.stage(), task.op(), advice(first, second)
     )]
     Differ { rank: usize, step: usize, action: Action, task: Task, first: Standing, second: Standing },
+    /// Each holder waits for the next one, and the last for the first.
     #[error(
         "rank {rank}, step {step}, {action}: ranks of stage {} wait in a cycle in {}: {}; \
          call collectives of members and of replicas in the same order on all of them",
