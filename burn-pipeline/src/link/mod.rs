@@ -21,7 +21,6 @@
 //! transport), `kit/` (messages as bytes), `tcp/`.
 
 mod collectives;
-#[cfg(feature = "flex")]
 pub mod conformance;
 mod delayed;
 mod error;

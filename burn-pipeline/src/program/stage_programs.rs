@@ -1,6 +1,6 @@
 //! The programs of one captured stage, as values.
 
-use super::compiled::{Bf16, Memory, compiles, hold_less, hold_rounded};
+use super::compiled::compiles;
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
@@ -10,6 +10,7 @@ use super::recording::Recording;
 use super::slices::slices;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::Device;
+use burn_pipeline_compile::{Bf16, Memory, hold_less, hold_rounded};
 use std::collections::HashSet;
 
 /// All programs of a stage for one shape of its inputs.

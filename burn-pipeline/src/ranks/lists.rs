@@ -124,7 +124,7 @@ pub fn sum_over_ranks(
     set.all_reduce_lists(Header::of(crate::link::MessageKind::Collective { group: 0 }), tensors)
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;

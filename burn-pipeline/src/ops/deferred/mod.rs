@@ -40,14 +40,12 @@
 //!     }
 //! }
 //!
-//! # #[cfg(feature = "flex")] {
 //! let device = Device::flex().autodiff();
 //! let block = FeedForward {
 //!     up: LinearConfig::new(4, 8).init(&device),
 //!     down: LinearConfig::new(8, 4).init(&device),
 //! };
 //! assert_eq!(block.forward(Tensor::ones([2, 3, 4], &device)).dims(), [2, 3, 4]);
-//! # }
 //! ```
 
 mod conv;
