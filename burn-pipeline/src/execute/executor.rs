@@ -28,7 +28,7 @@ pub(crate) struct Executor {
     pub(super) device: Device,
     pub(super) options: RunOptions,
     grid: Grid,
-    pub(super) group: ReplicaGroup,
+    pub(crate) group: ReplicaGroup,
     /// The tensor-parallel group of this rank, and the ranks that hold the shards of the vocabulary.
     pub(super) groups: StageGroups,
     /// Which tensor specs this rank records or compares in training. Recorded specs are taken from here.

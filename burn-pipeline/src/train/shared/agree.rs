@@ -80,7 +80,8 @@ impl Sharing {
         }
         let rank = executor.rank();
         let stages: Vec<StageId> = executor.stages().keys().copied().collect();
-        let own: Vec<(usize, bool)> = stages.iter().map(|stage| (stage.index(), executor.shards(*stage))).collect();
+        let own: Vec<(usize, bool)> =
+            stages.iter().map(|stage| (stage.index(), executor.group.is_sharded(*stage))).collect();
         let table = executor.gather(&own)?;
         let sharded: BTreeMap<usize, bool> = table.into_iter().flatten().collect();
         for member in self.groups.iter().flat_map(|group| &group.members) {
