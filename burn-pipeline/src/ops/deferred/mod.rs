@@ -88,10 +88,6 @@ use std::sync::Arc;
 ///         "scale"
 ///     }
 ///
-///     fn inputs(&self) -> usize {
-///         1
-///     }
-///
 ///     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
 ///         (matrix(&operands[0]) * matrix(&operands[1])).into_dispatch()
 ///     }
@@ -113,8 +109,11 @@ pub trait DeferredOp: std::fmt::Debug + Send + Sync + 'static {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
 
-    /// The number of inputs among the operands; they come first, and the others are weights.
-    fn inputs(&self) -> usize;
+    /// The number of inputs among the operands; they come first, and the others are weights. An operation must override
+    /// it unless it has one.
+    fn inputs(&self) -> usize {
+        1
+    }
 
     /// The output, from ordinary tensor operations on the operands, with or without autodiff.
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor;
