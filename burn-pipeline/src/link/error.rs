@@ -105,8 +105,11 @@ pub enum LinkError {
 burn_pipeline_plan::debug_as_text!(LinkError);
 
 impl LinkError {
-    /// Refuses a message from `peer` that is not the expected one.
-    pub(super) fn check_order(rank: usize, peer: usize, expected: Header, got: Header) -> Result<(), Self> {
+    /// Refuses a message from `peer` that is not the one that this rank expects.
+    ///
+    /// # Errors
+    /// Returns [`LinkError::Order`].
+    pub fn check_order(rank: usize, peer: usize, expected: Header, got: Header) -> Result<(), Self> {
         if expected == got {
             return Ok(());
         }

@@ -26,7 +26,6 @@ use crate::payload::Payload;
 use burn::tensor::Device;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -307,8 +306,7 @@ impl Link for ThreadLink {
             return payload.taken();
         }
         let _turn = self.shared.between_devices.lock();
-        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
-        payload
+        payload.map(|_, tensor| tensor.to_device(&self.device))
     }
 
     fn set_activity(&mut self, activity: Activity) {
