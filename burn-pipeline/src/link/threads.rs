@@ -390,6 +390,20 @@ impl Drop for ThreadLink {
     }
 }
 
+/// Runs a rank on a thread for each number, and returns what they give.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+pub(crate) fn on_threads<T: Send>(ranks: usize, run: impl Fn(usize, super::SharedLink) -> T + Sync) -> Vec<T> {
+    let threads = Threads::new(ranks);
+    std::thread::scope(|scope| {
+        let (threads, run) = (&threads, &run);
+        let link = |rank| super::SharedLink::new(Box::new(threads.link(rank, Device::flex())));
+        let start = |rank| scope.spawn(move || run(rank, link(rank)));
+        let started: Vec<_> = (0..ranks).map(start).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
 /// Time left until a deadline; `None` once it has passed.
 fn remaining(deadline: Instant) -> Option<Duration> {
     deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
