@@ -85,10 +85,6 @@ impl DeferredOp for Breaking {
         "breaking"
     }
 
-    fn inputs(&self) -> usize {
-        1
-    }
-
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
         operands[0].clone()
     }

@@ -92,10 +92,6 @@ mod broken {
             "broken"
         }
 
-        fn inputs(&self) -> usize {
-            1
-        }
-
         fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
             operands[0].clone()
         }

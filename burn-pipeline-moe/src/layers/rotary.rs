@@ -28,7 +28,7 @@ pub(super) fn rotated(x: Tensor<4>, positions: &Tensor<2, Int>) -> Tensor<4> {
     Tensor::cat(vec![turned_left, turned_right], 3)
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     use super::rotated;
     use burn::tensor::{DType, Device, Int, Tensor};

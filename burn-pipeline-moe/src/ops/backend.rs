@@ -11,7 +11,7 @@ use burn::tensor::DType;
 ///
 /// Methods whose names end in `backward`, `_input` or `_weight` are not differentiated.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cubecl-backend"),
     Capture,
     Autodiff,

@@ -28,10 +28,6 @@ impl DeferredOp for Grouped {
         "grouped matmul"
     }
 
-    fn inputs(&self) -> usize {
-        1
-    }
-
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
         Dispatch::grouped_matmul(operands[0].clone(), operands[1].clone(), self.offsets.clone())
     }

@@ -68,7 +68,7 @@ fn is_kernel_device(device: &Device) -> bool {
     }
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 

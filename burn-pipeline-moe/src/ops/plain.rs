@@ -40,7 +40,6 @@ where
 }
 
 /// On a backend that computes, operations are always composed.
-#[cfg(feature = "flex")]
 macro_rules! always_compose {
     ($($call:tt)*) => {};
 }
@@ -179,7 +178,6 @@ macro_rules! compose {
     };
 }
 
-#[cfg(feature = "flex")]
 compose!(burn::backend::Flex, always_compose);
 
 compose!(burn::backend::Capture, record_or_compose);

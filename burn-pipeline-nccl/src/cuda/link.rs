@@ -244,7 +244,7 @@ impl Link for NcclLink {
         self.timeout.hear(deadline);
         let taken = self.endpoint.wait_for(from, &|| header.to_string(), deadline, || self.inbox.take(from))?;
         let (frame, content) = taken;
-        self.endpoint.mailbox().check_order(from, header, frame.header())?;
+        LinkError::check_order(self.rank(), from, header, frame.header())?;
         match content {
             Content::Host(bodies) => {
                 let message = frame.message(bodies, &self.order.device);

@@ -112,7 +112,7 @@ pub(super) fn fits(list: &TensorList, parameters: &[Parameter], values: Values, 
     Ok(())
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use burn::tensor::{Device, Tensor};

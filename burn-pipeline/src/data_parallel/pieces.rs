@@ -45,7 +45,7 @@ fn concatenate(mut tensors: Vec<AnyTensor>) -> AnyTensor {
     }
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use burn::tensor::{Device, Int, Tensor};

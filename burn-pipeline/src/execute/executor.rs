@@ -6,7 +6,7 @@ use super::error::ExecuteError;
 use super::options::RunOptions;
 use super::specs::SpecCheck;
 use crate::data_parallel::{ReplicaGroup, Stages};
-use crate::link::{Link, LinkError, SharedLink};
+use crate::link::{Collectives, Link, LinkError, SharedLink};
 use crate::panics::{NO_TEXT, text_of};
 use crate::payload::{Payload, StagePort};
 use crate::ranks::{Grid, RankSet};
@@ -28,7 +28,7 @@ pub(crate) struct Executor {
     pub(super) device: Device,
     pub(super) options: RunOptions,
     grid: Grid,
-    pub(super) group: ReplicaGroup,
+    pub(crate) group: ReplicaGroup,
     /// The tensor-parallel group of this rank, and the ranks that hold the shards of the vocabulary.
     pub(super) groups: StageGroups,
     /// Which tensor specs this rank records or compares in training. Recorded specs are taken from here.
@@ -99,6 +99,11 @@ impl Executor {
     /// The rank's end of the link.
     pub(crate) fn link(&mut self) -> &mut dyn Link {
         &mut self.link
+    }
+
+    /// Calls `f` with the collectives of the link; `None` if it has none.
+    pub(crate) fn with_collectives<T>(&self, f: impl FnOnce(&mut dyn Collectives) -> T) -> Option<T> {
+        self.link.with_collectives(f)
     }
 
     /// A set of this rank and others, by their numbers in the job.

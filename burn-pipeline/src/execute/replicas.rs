@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::data_parallel::Stages;
     use crate::execute::{Purpose, RunOptions, Seeding, Tuning};
-    use crate::link::{SharedLink, Threads};
+    use crate::link::{SharedLink, on_threads};
     use crate::ranks::Grid;
     use crate::stage::{Batch, Reduction, Stage, StageBox, init_seeded};
     use crate::tensor_parallel::TensorGroup;
@@ -181,14 +181,13 @@ mod tests {
     }
 
     /// One of two replicas of a stage, which keeps only its own pieces.
-    fn replica(links: &Threads, rank: usize) -> Executor {
+    fn replica(rank: usize, link: SharedLink) -> Executor {
         let device = Device::flex();
         let layer =
             Layer { linear: init_seeded(1, &device.clone().autodiff(), |device| LinearConfig::new(4, 4).init(device)) };
         let stages = Stages::from([(StageId::new(0), StageBox::new(layer).into_inner())]);
         let timeout = Duration::from_secs(20);
         let options = RunOptions { timeout, tuning: Tuning::default(), predicted: None, input_gradients: false };
-        let link = SharedLink::new(Box::new(links.link(rank, device.clone())));
         let replicas = TensorGroup::new(rank, 0..2, link.stage_end(), timeout).of_replicas();
         let groups = StageGroups { replicas, ..StageGroups::default() };
         let mut executor = Executor::new(link, stages, device, options, Grid::new(rank, 2, 1.into()), groups);
@@ -203,9 +202,8 @@ mod tests {
 
     #[test]
     fn the_end_of_a_row_finishes_and_releases_what_no_task_has_used() {
-        let links = Threads::new(2);
-        let run = |rank: usize| {
-            let mut executor = replica(&links, rank);
+        on_threads(2, |rank, link| {
+            let mut executor = replica(rank, link);
             let pieces = elements(&mut executor);
             assert_eq!(pieces, 10, "half of 4 x 4 and 4");
             executor.refuse_gathered().unwrap();
@@ -226,10 +224,6 @@ mod tests {
             assert_eq!(elements(&mut executor), pieces);
             executor.gather_all_shards().unwrap();
             assert_eq!(elements(&mut executor), 20);
-        };
-        std::thread::scope(|scope| {
-            let run = &run;
-            (0..2).for_each(|rank| drop(scope.spawn(move || run(rank))));
         });
     }
 }

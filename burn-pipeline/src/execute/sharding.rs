@@ -16,16 +16,6 @@ use std::collections::HashMap;
 type OptimizerState = Option<HashMap<ParamId, ParameterState>>;
 
 impl Executor {
-    /// Returns true if the parameters of some stage of this rank are sharded.
-    pub(crate) fn is_sharded(&self) -> bool {
-        self.group.any_sharded()
-    }
-
-    /// Returns true if the parameters of this stage are sharded.
-    pub(crate) fn shards(&self, stage: StageId) -> bool {
-        self.group.is_sharded(stage)
-    }
-
     /// Keeps only this replica's pieces of parameters from now on, for stages that request it and, with `all`, for
     /// those that do not choose.
     pub(crate) fn shard(&mut self, all: bool) -> Result<(), ExecuteError> {
@@ -85,7 +75,7 @@ impl Executor {
     }
 
     /// Runs an exchange between replicas. An error of the link names the task.
-    pub(super) fn exchanging<T>(
+    pub(crate) fn exchanging<T>(
         &mut self,
         task: Option<Task>,
         exchange: impl FnOnce(&mut ReplicaGroup, &mut Stages) -> Result<T, LinkError>,
@@ -99,29 +89,9 @@ impl Executor {
         self.group.update_trained(&self.stages).map_err(|stage| ExecuteError::TrainedChanged { rank, stage })
     }
 
-    /// Gives all replicas the weights of replica 0.
-    pub(crate) fn broadcast_weights(&mut self) -> Result<(), ExecuteError> {
-        self.exchanging(None, ReplicaGroup::broadcast_weights)
-    }
-
-    /// Reduces the gradients that the plan did not reduce: of sharded stages, or of the others.
-    pub(crate) fn reduce_remaining(&mut self, sharded: bool) -> Result<(), ExecuteError> {
-        self.exchanging(None, |group, stages| group.reduce_remaining(stages, sharded))
-    }
-
-    /// With ordered accumulation: gives replica 0 the whole sums of earlier batches, for sharded stages.
-    pub(crate) fn gather_sums_on_first(&mut self) -> Result<(), ExecuteError> {
-        self.exchanging(None, ReplicaGroup::gather_sums_on_first)
-    }
-
     /// Gives sharded stages the sums of their pieces' gradients.
     pub(crate) fn set_shard_gradients(&mut self) {
         self.group.set_shard_gradients(&mut self.stages);
-    }
-
-    /// Replaces pieces of gradients by whole ones.
-    pub(crate) fn gather_gradients(&mut self) -> Result<(), ExecuteError> {
-        self.exchanging(None, ReplicaGroup::gather_gradients)
     }
 
     /// The whole state of a stage's optimizer. The inner error is the optimizer's, and interrupts no other rank. For a
@@ -134,7 +104,7 @@ impl Executor {
         let held = self.stages.get(&stage).ok_or(ExecuteError::NoStage { rank, stage })?;
         let state = held.optimizer_state();
         let failed = |source| ExecuteError::Module { rank, stage, source };
-        if !self.shards(stage) {
+        if !self.group.is_sharded(stage) {
             return Ok(state.map_err(|error| error.to_string()));
         }
         let Some(mut states) = state.map_err(failed)? else { return Ok(Ok(None)) };

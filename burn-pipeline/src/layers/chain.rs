@@ -40,7 +40,7 @@ pub trait Chain: Send + Sync + 'static {
     fn make(&self, held: &Range<usize>, device: &Device, groups: &LayerGroups, seed: u64) -> Self::Module;
 }
 
-/// The module that a stage holds of a list of layers.
+/// The module that a stage holds of a list of layers. The default methods are those of a list without layers.
 pub trait Links: Module + Sync + 'static {
     /// What the first layer takes.
     type Input: Boundary;
@@ -53,16 +53,28 @@ pub trait Links: Module + Sync + 'static {
     /// Returns [`BoundaryError`] if the input is not theirs.
     fn run(&self, carried: &mut Carried) -> Result<Option<Self::Output>, BoundaryError>;
     /// Applies the layers' own rules.
-    fn after_step(self, observed: &[Vec<f64>]) -> Self;
+    fn after_step(self, observed: &[Vec<f64>]) -> Self {
+        let _ = observed;
+        self
+    }
     /// Returns true if a layer has a rule.
-    fn has_rule(&self) -> bool;
+    fn has_rule(&self) -> bool {
+        false
+    }
     /// The parameters of layers that have a rule.
-    fn ruled(&self) -> Vec<ParamId>;
+    fn ruled(&self) -> Vec<ParamId> {
+        Vec::new()
+    }
     /// Gives the module of the layer before which the stage holds this many, in an `Option`, and its position to
     /// `change`.
-    fn with_layer(self, before: &mut Option<usize>, change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self;
+    fn with_layer(self, before: &mut Option<usize>, change: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {
+        let _ = (before, change);
+        self
+    }
     /// Returns the first layer's reason not to capture the stage.
-    fn skip_capture(&self) -> Option<&'static str>;
+    fn skip_capture(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// The empty list before a model's first layer, and its module.
@@ -167,26 +179,6 @@ impl<I: Boundary> Links for Start<I> {
 
     fn run(&self, _: &mut Carried) -> Result<Option<I>, BoundaryError> {
         Ok(None)
-    }
-
-    fn after_step(self, _: &[Vec<f64>]) -> Self {
-        self
-    }
-
-    fn has_rule(&self) -> bool {
-        false
-    }
-
-    fn ruled(&self) -> Vec<ParamId> {
-        Vec::new()
-    }
-
-    fn with_layer(self, _: &mut Option<usize>, _: &mut dyn FnMut(&mut dyn Any, usize)) -> Self {
-        self
-    }
-
-    fn skip_capture(&self) -> Option<&'static str> {
-        None
     }
 }
 

@@ -21,7 +21,6 @@
 //! transport), `kit/` (messages as bytes), `tcp/`.
 
 mod collectives;
-#[cfg(feature = "flex")]
 pub mod conformance;
 mod delayed;
 mod error;
@@ -62,5 +61,7 @@ pub(crate) use shared_link::{SharedLink, StageEnd};
 #[doc(hidden)]
 pub use tcp::fuzzing;
 pub use tcp::{TcpError, TcpLink};
+#[cfg(test)]
+pub(crate) use threads::on_threads;
 pub use threads::{ThreadLink, Threads};
 pub use wire_error::WireError;

@@ -3,18 +3,16 @@
 //! Guarantees: the messages of executor and stages have one order, since a rank does one thing at a time; the end
 //! is closed when the executor drops it, even if a [`StageEnd`] is still alive.
 //!
-//! Only the executor's half keeps the end alive, and forwards every method to it. A rank runs its stages and its
-//! exchanges on one thread, so nobody waits for the lock.
+//! Only the executor's half keeps the end alive, and forwards every method to it but `collectives`, which would
+//! return a reference into the lock: see [`SharedLink::with_collectives`]. A rank runs its stages and its exchanges on
+//! one thread, so nobody waits for the lock.
 
-use super::collectives::{Collectives, FlatCollective};
-use super::error::LinkError;
+use super::collectives::Collectives;
 use super::link_trait::Link;
 use super::monitor::Activity;
-use crate::payload::AnyTensor;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 /// The end, and what its rank is doing.
 struct EndState {
@@ -45,6 +43,11 @@ impl SharedLink {
     pub(crate) fn stage_end(&self) -> StageEnd {
         StageEnd(Arc::downgrade(&self.0))
     }
+
+    /// Calls `f` with the collectives of the link; `None` if it has none. `f` must not use the link otherwise.
+    pub(crate) fn with_collectives<T>(&self, f: impl FnOnce(&mut dyn Collectives) -> T) -> Option<T> {
+        self.0.lock().link.collectives().map(f)
+    }
 }
 
 impl StageEnd {
@@ -67,53 +70,5 @@ impl Link for SharedLink {
         let mut held = self.0.lock();
         held.activity = activity;
         held.link.set_activity(activity);
-    }
-
-    fn collectives(&mut self) -> Option<&mut dyn Collectives> {
-        if self.0.lock().link.collectives().is_some() { Some(self) } else { None }
-    }
-}
-
-impl SharedLink {
-    fn with_collectives<T>(
-        &mut self,
-        f: impl FnOnce(&mut dyn Collectives) -> Result<T, LinkError>,
-    ) -> Result<T, LinkError> {
-        let mut end = self.0.lock();
-        let rank = end.link.rank();
-        let message = || "the link has no collectives".to_owned();
-        f(end.link.collectives().ok_or_else(|| LinkError::Closed { rank, message: message() })?)
-    }
-}
-
-impl Collectives for SharedLink {
-    fn form(&mut self, group: &[usize], deadline: Instant) -> Result<(), LinkError> {
-        self.with_collectives(|collectives| collectives.form(group, deadline))
-    }
-
-    fn begin(&mut self, collective: FlatCollective, what: String, tensor: AnyTensor) -> Result<(), LinkError> {
-        self.with_collectives(|collectives| collectives.begin(collective, what, tensor))
-    }
-
-    fn end(&mut self, deadline: Instant) -> Result<AnyTensor, LinkError> {
-        self.with_collectives(|collectives| collectives.end(deadline))
-    }
-
-    fn meet(&mut self, what: String, deadline: Instant) -> Result<(), LinkError> {
-        self.with_collectives(|collectives| collectives.meet(what, deadline))
-    }
-
-    fn form_sets(&mut self, sets: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        self.with_collectives(|collectives| collectives.form_sets(sets, deadline))
-    }
-
-    fn sum(
-        &mut self,
-        set: usize,
-        ranks: &[usize],
-        tensors: Vec<Option<AnyTensor>>,
-        deadline: Instant,
-    ) -> Result<Vec<Option<AnyTensor>>, LinkError> {
-        self.with_collectives(|collectives| collectives.sum(set, ranks, tensors, deadline))
     }
 }

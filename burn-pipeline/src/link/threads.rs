@@ -26,7 +26,6 @@ use crate::payload::Payload;
 use burn::tensor::Device;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -307,8 +306,7 @@ impl Link for ThreadLink {
             return payload.taken();
         }
         let _turn = self.shared.between_devices.lock();
-        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
-        payload
+        payload.map(|_, tensor| tensor.to_device(&self.device))
     }
 
     fn set_activity(&mut self, activity: Activity) {
@@ -390,6 +388,20 @@ impl Drop for ThreadLink {
         self.shared.closed[self.rank].store(true, Ordering::SeqCst);
         self.shared.wake();
     }
+}
+
+/// Runs a rank on a thread for each number, and returns what they give.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+pub(crate) fn on_threads<T: Send>(ranks: usize, run: impl Fn(usize, super::SharedLink) -> T + Sync) -> Vec<T> {
+    let threads = Threads::new(ranks);
+    std::thread::scope(|scope| {
+        let (threads, run) = (&threads, &run);
+        let link = |rank| super::SharedLink::new(Box::new(threads.link(rank, Device::flex())));
+        let start = |rank| scope.spawn(move || run(rank, link(rank)));
+        let started: Vec<_> = (0..ranks).map(start).collect();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
 }
 
 /// Time left until a deadline; `None` once it has passed.

@@ -20,7 +20,7 @@ use deferred::record::{Operands, join};
 
 /// Operations that a pipeline needs beyond Burn's own; users reach them through functions, not this trait.
 #[backend_extension(
-    Flex: cfg(feature = "flex"),
+    Flex,
     Cube: cfg(feature = "cubecl-backend"),
     Capture,
     Autodiff,
@@ -59,7 +59,6 @@ pub(crate) trait PipelineOps: Backend {
     fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self>;
 }
 
-#[cfg(feature = "flex")]
 impl PipelineOps for burn::backend::Flex {
     fn pair(input: FloatTensor<Self>, pair: Pair) -> FloatTensor<Self> {
         pair.run::<Self>(input)

@@ -9,9 +9,9 @@
 //!    on its device: the sum is 0 or NaN. One number per tensor is read back, for all tensors at once.
 
 use super::any_tensor::AnyTensor;
-use burn::backend::Dispatch;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::FloatDType;
+use burn::backend::{BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, Flex};
+use burn::tensor::{DType, FloatDType};
 
 /// Returns the index of the first of these float tensors, all on one device, with a non-finite element (waits for the
 /// device).
@@ -46,11 +46,7 @@ fn zero_or_nan(tensor: AnyTensor) -> AnyTensor {
 }
 
 /// Returns true if all elements are finite; `None` if the host does not hold them as one slice.
-#[cfg(feature = "flex")]
 fn is_finite_here(tensor: &AnyTensor) -> Option<bool> {
-    use burn::backend::{BackendTensor, DispatchKindConversion, DispatchTensor, Flex};
-    use burn::tensor::DType;
-
     /// The number of elements between two checks of the result.
     const AT_ONCE: usize = 1 << 12;
 
@@ -77,15 +73,10 @@ fn is_finite_here(tensor: &AnyTensor) -> Option<bool> {
     }
 }
 
-#[cfg(not(feature = "flex"))]
-fn is_finite_here(_: &AnyTensor) -> Option<bool> {
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::tensor::{DType, Device, Tensor, TensorData};
+    use burn::tensor::{Device, Tensor, TensorData};
 
     const TYPES: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 

@@ -1,6 +1,6 @@
 //! How compiled stages multiply `f32`.
 
-use super::compiled::{Bf16, Parts};
+use burn_pipeline_compile::{Bf16, Parts};
 
 /// How the matmuls and convolutions of compiled stages multiply `f32`. Sums are `f32` always. See
 /// [`Builder::matmuls`](crate::Builder::matmuls).

@@ -44,7 +44,8 @@ mod slices;
 mod stage_programs;
 mod storage;
 
-pub(crate) use compiled::{Bf16, compiles};
+pub(crate) use burn_pipeline_compile::Bf16;
+pub(crate) use compiled::compiles;
 pub use custom::{CapturedOp, captured_for, record_op};
 pub use error::ProgramError;
 pub use matmuls::Matmuls;

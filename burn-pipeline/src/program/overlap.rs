@@ -186,5 +186,5 @@ fn first_readers(operations: &[(Kind, OperationIr)]) -> HashMap<usize, usize> {
     readers
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! One program: the operations of `F`, `I`, `W` or `B` of a stage on one microbatch, with its edges and its cost.
 
-use super::compiled::{Bf16, Compiled, Memory};
+use super::compiled::Compiled;
 use super::cost;
 use super::custom::CustomOps;
 use super::error::ProgramError;
@@ -8,6 +8,7 @@ use super::op_name::name;
 use super::replay::{Replay, Sums};
 use super::storage::bytes_of;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_pipeline_compile::{Bf16, Memory};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -94,14 +95,14 @@ impl Program {
         self.compiled.as_ref().map(ToString::to_string)
     }
 
-    /// Compiles it, if there is a compiler; `rounded` says whether operands of matmuls are rounded.
+    /// Compiles it; `rounded` says whether operands of matmuls are rounded.
     pub(super) fn compile(&mut self, rounded: Option<Bf16>) {
         // A tensor of an earlier program may be read here, and once more later.
         let tensors = self.operations.iter().flat_map(OperationIr::nodes).chain(&self.feeds);
         let released = self.released();
         let left = tensors.map(|tensor| tensor.id).filter(|id| !released.contains(id));
         let kept = left.chain(self.takes.iter().map(|taken| taken.id)).collect();
-        self.compiled = Compiled::new(&self.operations, kept, rounded);
+        self.compiled = Some(Compiled::new(&self.operations, kept, rounded));
     }
 
     /// Finds the peak of the compiled program after others, which left their tensors in `memory`. Of the tensors that

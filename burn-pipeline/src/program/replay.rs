@@ -34,13 +34,11 @@ pub(crate) const NO_REPLAY: &str = "stages are replayed on Flex and CubeCL devic
 /// A new run on a device, for programs with these custom operations; `None` if its backend cannot replay.
 pub(crate) fn interpreter(device: &Device, custom: &CustomOps) -> Option<Box<dyn Replay>> {
     match device.clone().inner().as_dispatch() {
-        #[cfg(feature = "flex")]
         DispatchDevice::Flex(inner) => Some(Box::new(Interpreter::<burn::backend::Flex>::new(*inner, device, custom))),
         #[cfg(feature = "cubecl-backend")]
         DispatchDevice::Cube(inner) => {
             Some(Box::new(Interpreter::<burn::backend::Cube>::new(inner.clone(), device, custom)))
         }
-        #[allow(unreachable_patterns, reason = "with one backend, only capture and autodiff are left")]
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! The programs of one captured stage, as values.
 
-use super::compiled::{Bf16, Memory, compiles, hold_less, hold_rounded};
+use super::compiled::compiles;
 use super::custom::CustomOps;
 use super::liveness::{Draft, programs};
 use super::merge::{MergedWeight, products};
@@ -10,15 +10,14 @@ use super::recording::Recording;
 use super::slices::slices;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::Device;
+use burn_pipeline_compile::{Bf16, Memory, hold_less, hold_rounded};
 use std::collections::HashSet;
 
 /// All programs of a stage for one shape of its inputs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct StagePrograms {
-    forward: Program,
-    input: Program,
-    weight: Program,
-    backward: Program,
+    /// By [`Phase`]: `F`, `I`, `W` and `B`.
+    programs: [Program; 4],
     /// `W`, cut so that the matmuls of several microbatches can be merged.
     pub(crate) merged: MergedWeight,
     rounded: Option<Bf16>,
@@ -73,7 +72,8 @@ impl StagePrograms {
         let [_, backward] = programs(whole, recording, &custom);
         let [_, _, program] = programs(merged, recording, &custom);
         let merged = MergedWeight { program, products, others };
-        Self { forward, input, weight, backward, merged, rounded: None, edges: recording.edges.clone(), custom }
+        let programs = [forward, input, weight, backward];
+        Self { programs, merged, rounded: None, edges: recording.edges.clone(), custom }
     }
 
     /// The programs compiled for a device, holding less between them; like [`StagePrograms::new`] if there is no
@@ -100,10 +100,9 @@ impl StagePrograms {
         self.rounded = rounded;
         let edges = self.edges.inputs.iter().chain(self.edges.seeds.iter().flatten());
         let counted: HashSet<TensorId> = edges.map(|tensor| tensor.id).collect();
-        let Self { forward, input, weight, backward, merged, .. } = &mut self;
-        for program in [&mut *forward, &mut *input, &mut *weight, &mut *backward, &mut merged.program] {
-            program.compile(rounded);
-        }
+        let Self { programs, merged, .. } = &mut self;
+        programs.iter_mut().chain([&mut merged.program]).for_each(|program| program.compile(rounded));
+        let [forward, input, weight, backward] = programs;
         let mut after_forward = Memory::default();
         forward.find_peak(&mut after_forward, &counted);
         backward.find_peak(&mut after_forward.clone(), &counted);
@@ -115,13 +114,13 @@ impl StagePrograms {
 
     /// The peaks of `F`, `I`, `W` and `B`, if all are known.
     pub(crate) fn peaks(&self) -> Option<[usize; 4]> {
-        let Self { forward, input, weight, backward, .. } = self;
-        Some([forward.known_peak()?, input.known_peak()?, weight.known_peak()?, backward.known_peak()?])
+        let [forward, input, weight, backward] = self.programs.each_ref().map(Program::known_peak);
+        Some([forward?, input?, weight?, backward?])
     }
 
     /// Returns true if its programs are compiled.
     pub fn is_compiled(&self) -> bool {
-        self.forward.compiled.is_some()
+        self.forward().compiled.is_some()
     }
 
     /// Returns how matmuls multiply, unless in `f32`. See `Builder::matmuls`.
@@ -133,10 +132,10 @@ impl StagePrograms {
     /// gradients: it must read nothing that the forward has released.
     fn continues(&self, whole: &Self) -> bool {
         let seeds = self.edges.seeds.iter().flatten();
-        let made = self.backward.operations.iter().flat_map(OperationIr::outputs).chain(seeds);
+        let made = self.backward().operations.iter().flat_map(OperationIr::outputs).chain(seeds);
         let made: HashSet<TensorId> = made.map(|tensor| tensor.id).collect();
-        let left = whole.forward.left();
-        let mut read = self.backward.operations.iter().flat_map(OperationIr::inputs).chain(&self.backward.takes);
+        let left = whole.forward().left();
+        let mut read = self.backward().operations.iter().flat_map(OperationIr::inputs).chain(&self.backward().takes);
         read.all(|tensor| made.contains(&tensor.id) || left.contains(&tensor.id))
     }
 
@@ -144,7 +143,7 @@ impl StagePrograms {
     pub(crate) fn reached(&self, places: &[usize]) -> HashSet<TensorId> {
         let seeds = places.iter().filter_map(|&place| self.edges.seeds.get(place)?.as_ref());
         let mut reached: HashSet<TensorId> = seeds.map(|seed| seed.id).collect();
-        for operation in &self.backward.operations {
+        for operation in &self.backward().operations {
             if operation.inputs().any(|tensor| reached.contains(&tensor.id)) {
                 reached.extend(operation.outputs().map(|tensor| tensor.id));
             }
@@ -153,12 +152,7 @@ impl StagePrograms {
     }
 
     pub(crate) fn program(&self, phase: Phase) -> &Program {
-        match phase {
-            Phase::Forward => &self.forward,
-            Phase::Input => &self.input,
-            Phase::Weight => &self.weight,
-            Phase::Backward => &self.backward,
-        }
+        &self.programs[phase as usize]
     }
 
     /// The names of its operations of backend extensions, in alphabetical order; see
@@ -169,29 +163,29 @@ impl StagePrograms {
 
     /// `F`.
     pub fn forward(&self) -> &Program {
-        &self.forward
+        self.program(Phase::Forward)
     }
 
     /// `I`.
     pub fn input(&self) -> &Program {
-        &self.input
+        self.program(Phase::Input)
     }
 
     /// `W`.
     pub fn weight(&self) -> &Program {
-        &self.weight
+        self.program(Phase::Weight)
     }
 
     /// `B`: `I` and `W` in the order in which autodiff runs them.
     pub fn backward(&self) -> &Program {
-        &self.backward
+        self.program(Phase::Backward)
     }
 
     /// The share of the backward's floating-point operations that `W` can defer.
     pub fn deferrable(&self) -> f64 {
-        match self.input.flops + self.weight.flops {
+        match self.input().flops + self.weight().flops {
             0 => 0.0,
-            all => self.weight.flops as f64 / all as f64,
+            all => self.weight().flops as f64 / all as f64,
         }
     }
 }

@@ -104,13 +104,7 @@ impl Grid {
     /// The rank in the job of a pipeline rank: the same member in the same replica, or the last member of a smaller
     /// group.
     pub(crate) fn rank_of(&self, pipeline_rank: usize) -> usize {
-        self.rank_in(pipeline_rank, self.replica())
-    }
-
-    /// The rank in the job of a pipeline rank of some replica: the same member, or the last member of a smaller
-    /// group.
-    pub(crate) fn rank_in(&self, pipeline_rank: usize, replica: usize) -> usize {
-        self.rank_at(pipeline_rank, replica, self.member())
+        self.rank_at(pipeline_rank, self.replica(), self.member())
     }
 
     /// The rank in the job of a member of a pipeline rank in some replica, or of the last member of a smaller
@@ -123,7 +117,7 @@ impl Grid {
     /// The ranks of the job that hold copies of this rank's stages, including this one, in the order of replicas.
     pub(crate) fn replica_ranks(&self) -> impl Iterator<Item = usize> + use<> {
         let grid = self.clone();
-        (0..self.replicas).map(move |replica| grid.rank_in(grid.pipeline_rank(), replica))
+        (0..self.replicas).map(move |replica| grid.rank_at(grid.pipeline_rank(), replica, grid.member()))
     }
 
     /// The ranks of a pipeline rank's tensor-parallel group in a replica.

@@ -121,7 +121,7 @@ pub(crate) fn poll_deadline(deadline: Instant) -> Instant {
     now + deadline.saturating_duration_since(now) / 16 * 15
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;

@@ -164,7 +164,7 @@ fn add(ours: AnyTensor, theirs: AnyTensor) -> Result<AnyTensor, String> {
     }
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use burn::tensor::{Device, Tensor, TensorData};

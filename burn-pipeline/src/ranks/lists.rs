@@ -124,11 +124,11 @@ pub fn sum_over_ranks(
     set.all_reduce_lists(Header::of(crate::link::MessageKind::Collective { group: 0 }), tensors)
 }
 
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;
-    use crate::link::{Link, MessageKind, SharedLink, Threads};
+    use crate::link::{Link, MessageKind, SharedLink, on_threads};
     use crate::payload::AnyTensor;
     use burn::tensor::{DType, Device, Int, Tensor};
     use proptest::prelude::{ProptestConfig, Strategy};
@@ -181,15 +181,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn overlapping_sets_are_summed_in_rank_order(sets in sets()) {
-            let threads = Threads::new(5);
-            let sums: Vec<Vec<TensorList>> = std::thread::scope(|scope| {
-                let start = |rank| {
-                    let (link, sets) = (SharedLink::new(Box::new(threads.link(rank, Device::flex()))), &sets);
-                    scope.spawn(move || run(rank, &link, sets))
-                };
-                let started: Vec<_> = (0..5).map(start).collect();
-                started.into_iter().map(|thread| thread.join().unwrap()).collect()
-            });
+            let sums = on_threads(5, |rank, link| run(rank, &link, &sets));
             for (rank, sums) in sums.into_iter().enumerate() {
                 let mine = sets.iter().filter(|(ranks, _)| ranks.contains(&rank));
                 let add = |ours: TensorList, theirs: TensorList| {
@@ -206,18 +198,12 @@ mod tests {
     }
 
     /// The error of rank 0 where two ranks sum these lists.
-    fn refused(lists: [TensorList; 2]) -> LinkError {
-        let threads = Threads::new(2);
-        let [first, second] = lists;
-        let sum = |rank: usize, list| {
-            let mut link = SharedLink::new(Box::new(threads.link(rank, Device::flex())));
+    fn refused(lists: &[TensorList; 2]) -> LinkError {
+        let sums = on_threads(2, |rank, mut link| {
             let set = RankSet::new(rank, [0, 1], link.stage_end(), TIMEOUT);
-            set.all_reduce_lists(header(0), list).inspect_err(|error| link.abort(error.to_string()))
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| sum(1, second).map(drop));
-            sum(0, first).unwrap_err()
-        })
+            set.all_reduce_lists(header(0), lists[rank].clone()).inspect_err(|error| link.abort(error.to_string()))
+        });
+        sums.into_iter().next().unwrap().unwrap_err()
     }
 
     #[test]
@@ -229,7 +215,7 @@ mod tests {
             ([list(1.0), square], "a tensor"),
             ([ints(), ints()], "only floats are added"),
         ] {
-            let error = refused(lists);
+            let error = refused(&lists);
             assert!(matches!(&error, LinkError::Lists { rank: 0, peer: 1, .. }), "{error}");
             assert!(error.to_string().contains(reason), "{error}");
         }

@@ -43,7 +43,7 @@ mod holders;
 mod optimizer_states;
 mod pairs;
 mod rows;
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests;
 mod words;
 

@@ -6,7 +6,7 @@
 mod refusals;
 
 use super::{Holders, TensorGroup};
-use crate::link::{Activity, Link, LinkError, SharedLink, Threads};
+use crate::link::{Activity, Link, LinkError, SharedLink, on_threads};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use proptest::prelude::{ProptestConfig, proptest};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,18 +14,9 @@ use std::time::Duration;
 
 /// Runs `body` for each member on its own thread; a panic becomes the link error in its payload.
 fn members<T: Send>(size: usize, body: impl Fn(&TensorGroup) -> T + Sync) -> Vec<Result<T, LinkError>> {
-    let threads = Threads::new(size);
-    std::thread::scope(|scope| {
-        let spawn = |member: usize| {
-            let (threads, body) = (threads.clone(), &body);
-            scope.spawn(move || {
-                let mut link = SharedLink::new(Box::new(threads.link(member, Device::flex())));
-                let group = TensorGroup::new(member, 0..size, link.stage_end(), Duration::from_secs(2));
-                caught(&mut link, || body(&group))
-            })
-        };
-        let handles: Vec<_> = (0..size).map(spawn).collect();
-        handles.into_iter().map(|handle| handle.join().unwrap()).collect()
+    on_threads(size, |member, mut link| {
+        let group = TensorGroup::new(member, 0..size, link.stage_end(), Duration::from_secs(2));
+        caught(&mut link, || body(&group))
     })
 }
 
@@ -40,21 +31,15 @@ fn caught<T>(link: &mut SharedLink, code: impl FnOnce() -> T) -> Result<T, LinkE
 
 #[test]
 fn the_time_of_a_slow_member_is_not_taken_from_the_next_one() {
-    let (threads, timeout) = (Threads::new(3), Duration::from_secs(1));
-    std::thread::scope(|scope| {
-        for member in 0..3 {
-            let end = threads.link(member, Device::flex());
-            scope.spawn(move || {
-                let mut link = SharedLink::new(Box::new(end));
-                let group = TensorGroup::new(member, 0..3, link.stage_end(), timeout);
-                if member == 1 {
-                    link.set_activity(Activity::Loading);
-                }
-                // Member 0 waits for member 1 until its wait has been extended, and then for member 2.
-                std::thread::sleep(timeout * [0, 14, 18][member] / 10);
-                assert_eq!(group.all_gather(values([1, 1, 1], member), 0).dims(), [3, 1, 1]);
-            });
+    let timeout = Duration::from_secs(1);
+    on_threads(3, |member, mut link| {
+        let group = TensorGroup::new(member, 0..3, link.stage_end(), timeout);
+        if member == 1 {
+            link.set_activity(Activity::Loading);
         }
+        // Member 0 waits for member 1 until its wait has been extended, and then for member 2.
+        std::thread::sleep(timeout * [0, 14, 18][member] / 10);
+        assert_eq!(group.all_gather(values([1, 1, 1], member), 0).dims(), [3, 1, 1]);
     });
 }
 

@@ -19,10 +19,6 @@ impl DeferredOp for Affine {
         "affine"
     }
 
-    fn inputs(&self) -> usize {
-        1
-    }
-
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
         let y = matrix(&operands[0]).matmul(matrix(&operands[1]));
         operands[2..].iter().fold(y, |y, bias| y + matrix(bias)).into_dispatch()
@@ -67,10 +63,6 @@ pub(super) struct Wrong {
 impl DeferredOp for Wrong {
     fn name(&self) -> &'static str {
         "wrong"
-    }
-
-    fn inputs(&self) -> usize {
-        1
     }
 
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {

@@ -22,7 +22,7 @@
 mod cut;
 mod join;
 mod part;
-#[cfg(all(test, feature = "flex"))]
+#[cfg(test)]
 mod tests;
 
 pub(super) use cut::Recut;

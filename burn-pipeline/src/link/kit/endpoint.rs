@@ -20,7 +20,6 @@ use crate::link::monitor::{Activity, Monitor};
 use crate::link::wire_error::WireError;
 use crate::payload::Payload;
 use burn::tensor::{Bytes, Device};
-use std::convert::Infallible;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -163,8 +162,7 @@ impl<P: Peers> Link for Endpoint<P> {
     }
 
     fn to_device(&self, payload: Payload) -> Payload {
-        let Ok(payload) = payload.map_tensors(|_, tensor| Ok::<_, Infallible>(tensor.to_device(&self.device)));
-        payload
+        payload.map(|_, tensor| tensor.to_device(&self.device))
     }
 
     fn set_activity(&mut self, activity: Activity) {

@@ -36,12 +36,8 @@ pub enum Envelope {
     Answer {
         /// The question's number.
         question: u64,
-        /// The rank that the sender waits for, if it waits.
-        waits_for: Option<usize>,
         /// What the sender is doing.
-        activity: String,
-        /// How long that may take.
-        pace: Pace,
+        answer: Answer,
     },
     /// The sender closes the link: nothing more comes from it.
     Close,
@@ -57,6 +53,17 @@ pub enum Envelope {
     Recovered,
 }
 
+/// What a rank is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The rank that it waits for, if it waits.
+    pub waits_for: Option<usize>,
+    /// What it is doing, as text.
+    pub activity: String,
+    /// How long that may take.
+    pub pace: Pace,
+}
+
 impl Envelope {
     /// The envelope as bytes.
     pub fn write(&self) -> Vec<u8> {
@@ -69,9 +76,9 @@ impl Envelope {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (mut envelope, left) = postcard::take_from_bytes(bytes).ok()?;
         match &mut envelope {
-            Envelope::Failed { failure: Failure { message, .. }, .. }
-            | Envelope::Interrupted { failure: Failure { message, .. }, .. } => *message = printable(message),
-            Envelope::Answer { activity, .. } => *activity = printable(activity),
+            Envelope::Failed { failure: Failure { message: text, .. }, .. }
+            | Envelope::Interrupted { failure: Failure { message: text, .. }, .. }
+            | Envelope::Answer { answer: Answer { activity: text, .. }, .. } => *text = printable(text),
             Envelope::Message(_)
             | Envelope::Gather { .. }
             | Envelope::Ask { .. }
@@ -98,6 +105,10 @@ pub(crate) fn printable(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn answer(question: u64, waits_for: Option<usize>, activity: &str, pace: Pace) -> Envelope {
+        Envelope::Answer { question, answer: Answer { waits_for, activity: activity.to_owned(), pace } }
+    }
+
     fn envelopes() -> Vec<Envelope> {
         vec![
             Envelope::Message(vec![1, 2, 3]),
@@ -109,13 +120,8 @@ mod tests {
                 gathers: 300,
             },
             Envelope::Ask { question: 7 },
-            Envelope::Answer { question: 7, waits_for: None, activity: "is running 1F2".to_owned(), pace: Pace::Long },
-            Envelope::Answer {
-                question: 8,
-                waits_for: Some(0),
-                activity: "is itself waiting".to_owned(),
-                pace: Pace::Idle,
-            },
+            answer(7, None, "is running 1F2", Pace::Long),
+            answer(8, Some(0), "is itself waiting", Pace::Idle),
             Envelope::Close,
             Envelope::Interrupted { failure: Failure { rank: 1, message: "microbatch 2".to_owned() }, gathers: 3 },
             Envelope::Recovered,

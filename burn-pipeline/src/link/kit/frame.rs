@@ -3,23 +3,24 @@
 //! Guarantees: a frame that is written and read again has the same header, tags, element types and shapes. A frame
 //! that was cut, lengthened or changed in any byte is refused with the reason, without a panic.
 //!
-//! 1. A frame is [sealed](super::sealed) bytes: magic `bplk`, the version, the header and the parts in postcard's
-//!    encoding, a CRC-32.
+//! 1. A frame is sealed bytes: magic (`bplk`, or `bplr` if it repeats another), the version (2 bytes, little-endian),
+//!    the header and the parts in postcard's encoding, and a CRC-32 over all of it (4 bytes, little-endian).
 //! 2. A part is a tag of the payload's structure, a plain value, or a tensor's element type and shape.
 //! 3. The bytes of the tensors follow the frame, in its order ([`Packed`](super::Packed)). They have no checksum:
 //!    the transports are reliable, and a checksum of activations would cost a pass over memory.
 
-use super::sealed::{open, seal};
 use crate::link::header::{Header, Message};
-use crate::link::wire_error::WireError;
+use crate::link::wire_error::{WIRE_VERSION, WireError};
 use crate::payload::{HostValue, PayloadPart};
 use burn::tensor::DType;
 use burn::tensor::quantization::QuantScheme;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 const MAGIC: [u8; 4] = *b"bplk";
 const REPEAT_MAGIC: [u8; 4] = *b"bplr";
+const CHECKSUM: usize = size_of::<u32>();
 
 /// What a message is about, and which tensors it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,6 +150,39 @@ impl Repeat {
     pub fn read(bytes: &[u8]) -> Result<Option<Self>, WireError> {
         if Self::is(bytes) { open(REPEAT_MAGIC, bytes).map(Some) } else { Ok(None) }
     }
+}
+
+/// A value as sealed bytes.
+fn seal(magic: [u8; 4], value: &impl Serialize) -> Result<Vec<u8>, WireError> {
+    let mut bytes = Vec::with_capacity(64);
+    bytes.extend(magic);
+    bytes.extend(WIRE_VERSION.to_le_bytes());
+    let mut bytes = postcard::to_extend(value, bytes).map_err(encoding)?;
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    Ok(bytes)
+}
+
+/// The value in sealed bytes.
+fn open<T: DeserializeOwned>(magic: [u8; 4], bytes: &[u8]) -> Result<T, WireError> {
+    let (content, checksum) = bytes.split_last_chunk::<CHECKSUM>().ok_or(WireError::Checksum)?;
+    let rest = content.strip_prefix(&magic).ok_or(WireError::Checksum)?;
+    let (version, value) = rest.split_first_chunk().ok_or(WireError::Checksum)?;
+    if crc32fast::hash(content).to_le_bytes() != *checksum {
+        return Err(WireError::Checksum);
+    }
+    // Check the version first, so that ranks of two versions do not report a broken frame.
+    match u16::from_le_bytes(*version) {
+        WIRE_VERSION => {}
+        got => return Err(WireError::Version { got }),
+    }
+    match postcard::take_from_bytes(value).map_err(encoding)? {
+        (value, []) => Ok(value),
+        (_, left) => Err(encoding(format!("{} bytes are left over", left.len()))),
+    }
+}
+
+fn encoding(error: impl std::fmt::Display) -> WireError {
+    WireError::Encoding { message: format!("{error}; build all ranks from one version") }
 }
 
 #[cfg(test)]

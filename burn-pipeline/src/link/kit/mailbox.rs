@@ -10,11 +10,11 @@
 //!    after it. A rank has recovered when all have sent it. Another rank may by then be in the next call, and be
 //!    interrupted there, so interruptions are stored under the number of recoveries that their sender had begun.
 
-use super::envelope::Envelope;
+use super::envelope::{Answer, Envelope};
 use super::frame::Frame;
 use crate::link::error::{Failure, LinkError};
 use crate::link::monitor::Activity;
-use crate::link::moving_deadline::{Doing, Pace};
+use crate::link::moving_deadline::Doing;
 use burn::tensor::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,15 +36,6 @@ pub struct Mailbox {
 
 /// A message with all of its tensors.
 pub(super) type Delivery = (Frame, Vec<Bytes>);
-
-/// A rank's answer to a question.
-#[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) activity: String,
-    /// The rank that it waits for, if it waits.
-    pub(super) waits_for: Option<usize>,
-    pub(super) pace: Pace,
-}
 
 /// What has arrived.
 #[derive(Debug, Default)]
@@ -225,12 +216,12 @@ impl Mailbox {
                 let activity = self.own_activity();
                 let waits_for = if let Activity::Waiting(_, peer) = activity { Some(peer) } else { None };
                 let (pace, activity) = (self.doing.pace(), activity.to_string());
-                return Some(Envelope::Answer { question, waits_for, activity, pace });
+                return Some(Envelope::Answer { question, answer: Answer { waits_for, activity, pace } });
             }
-            Envelope::Answer { question, waits_for, activity, pace } => {
+            Envelope::Answer { question, answer } => {
                 // An answer to an earlier question says nothing about this wait.
                 if question == contents.question {
-                    contents.answers[from] = Some(Answer { activity, waits_for, pace });
+                    contents.answers[from] = Some(answer);
                 }
             }
             Envelope::Close => contents.closed[from] = true,

@@ -28,14 +28,13 @@ pub(in crate::link) mod envelope;
 pub(in crate::link) mod frame;
 pub(in crate::link) mod mailbox;
 pub(in crate::link) mod packed;
-mod sealed;
 pub(in crate::link) mod waiting;
 
 pub use super::moving_deadline::{LONGEST_TIMEOUT, Pace};
 pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
 pub use endpoint::{Endpoint, Peers};
-pub use envelope::Envelope;
+pub use envelope::{Answer, Envelope};
 pub use frame::{Frame, Repeat};
 pub use mailbox::Mailbox;
 pub use packed::Packed;

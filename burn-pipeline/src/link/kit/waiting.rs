@@ -128,17 +128,9 @@ impl Mailbox {
         let from = self.known(from)?;
         let awaited = Awaited { peer: &|_| from, what: &|| header.to_string(), ask, late: Duration::ZERO };
         let (frame, bodies): Delivery = self.wait(deadline, &awaited, |contents| contents.inbox[from].pop_front())?;
-        self.check_order(from, header, frame.header())?;
+        LinkError::check_order(self.rank, from, header, frame.header())?;
         let message = frame.message(bodies, device);
         Ok(message.map_err(|source| LinkError::Wire { rank: self.rank, peer: from, source })?.payload)
-    }
-
-    /// Refuses a message that is not the expected one.
-    ///
-    /// # Errors
-    /// Returns [`LinkError::Order`].
-    pub fn check_order(&self, from: usize, expected: Header, got: Header) -> Result<(), LinkError> {
-        LinkError::check_order(self.rank, from, expected, got)
     }
 
     /// Waits for the bytes of all ranks in a gather. This rank's bytes are `own`, and were already sent to all

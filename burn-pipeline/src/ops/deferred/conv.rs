@@ -24,10 +24,6 @@ macro_rules! convolution {
                 stringify!($forward)
             }
 
-            fn inputs(&self) -> usize {
-                1
-            }
-
             fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
                 Dispatch::$forward(operands[0].clone(), operands[1].clone(), operands.get(2).cloned(), self.0.clone())
             }

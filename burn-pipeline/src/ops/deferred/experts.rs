@@ -15,10 +15,6 @@ impl DeferredOp for ExpertMatmul {
         "expert matmul"
     }
 
-    fn inputs(&self) -> usize {
-        1
-    }
-
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
         Dispatch::float_matmul(operands[0].clone(), operands[1].clone())
     }

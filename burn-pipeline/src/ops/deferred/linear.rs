@@ -19,10 +19,6 @@ impl DeferredOp for LinearOp {
         "linear"
     }
 
-    fn inputs(&self) -> usize {
-        1
-    }
-
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
         Dispatch::linear(operands[0].clone(), operands[1].clone(), operands.get(2).cloned())
     }

@@ -40,14 +40,12 @@
 //!     }
 //! }
 //!
-//! # #[cfg(feature = "flex")] {
 //! let device = Device::flex().autodiff();
 //! let block = FeedForward {
 //!     up: LinearConfig::new(4, 8).init(&device),
 //!     down: LinearConfig::new(8, 4).init(&device),
 //! };
 //! assert_eq!(block.forward(Tensor::ones([2, 3, 4], &device)).dims(), [2, 3, 4]);
-//! # }
 //! ```
 
 mod conv;
@@ -90,10 +88,6 @@ use std::sync::Arc;
 ///         "scale"
 ///     }
 ///
-///     fn inputs(&self) -> usize {
-///         1
-///     }
-///
 ///     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor {
 ///         (matrix(&operands[0]) * matrix(&operands[1])).into_dispatch()
 ///     }
@@ -115,8 +109,11 @@ pub trait DeferredOp: std::fmt::Debug + Send + Sync + 'static {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
 
-    /// The number of inputs among the operands; they come first, and the others are weights.
-    fn inputs(&self) -> usize;
+    /// The number of inputs among the operands; they come first, and the others are weights. An operation must override
+    /// it unless it has one.
+    fn inputs(&self) -> usize {
+        1
+    }
 
     /// The output, from ordinary tensor operations on the operands, with or without autodiff.
     fn forward(&self, operands: &[DispatchTensor]) -> DispatchTensor;

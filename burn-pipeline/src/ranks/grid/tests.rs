@@ -66,7 +66,7 @@ proptest! {
                 prop_assert_eq!((other.pipeline_rank(), other.replica()), (pipeline_rank, replica));
             }
             for replica in 0..replicas {
-                let there = Grid::new(grid.rank_in(pipeline - 1, replica), replicas, sizes.clone().into());
+                let there = Grid::new(grid.rank_at(pipeline - 1, replica, member), replicas, sizes.clone().into());
                 let place = (there.pipeline_rank(), there.replica(), there.member());
                 prop_assert_eq!(place, (pipeline - 1, replica, member.min(sizes[pipeline - 1] - 1)));
             }

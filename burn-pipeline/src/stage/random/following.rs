@@ -51,10 +51,5 @@ impl RngProbe {
 }
 
 fn is_flex(device: &Device) -> bool {
-    match device.clone().inner().as_dispatch() {
-        #[cfg(feature = "flex")]
-        DispatchDevice::Flex(_) => true,
-        #[allow(unreachable_patterns, reason = "with one backend, only capture and autodiff are left")]
-        _ => false,
-    }
+    matches!(device.clone().inner().as_dispatch(), DispatchDevice::Flex(_))
 }

@@ -1,9 +1,9 @@
 //! Members in different collectives, a member that does not come, and orders in a cycle are refused by name.
 
 use super::{caught, members, values};
-use crate::link::{LinkError, SharedLink, Threads};
+use crate::link::{LinkError, on_threads};
 use crate::tensor_parallel::{Holders, TensorGroup};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use burn_pipeline_plan::plan::{Among, CheckOptions, Collective, CollectiveError, Collectives, Plan, StageId};
 use proptest::prelude::{ProptestConfig, prop, prop_assert, prop_assert_eq, proptest};
 use std::time::Duration;
@@ -97,9 +97,7 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
     // Ranks 0 and 1 are one group, and ranks 2 and 3 another. The collectives of any two ranks match; only their
     // orders differ.
     for (order, cycle) in [([one, other, other, one], true), ([one, one, other, other], false)] {
-        let threads = Threads::new(4);
-        let run = |rank: usize| {
-            let mut link = SharedLink::new(Box::new(threads.link(rank, Device::flex())));
+        let got: Vec<Result<(), LinkError>> = on_threads(4, |rank, mut link| {
             let (replica, member, timeout) = (rank / 2, rank % 2, Duration::from_secs(2));
             let members = TensorGroup::new(member, [2 * replica, 2 * replica + 1], link.stage_end(), timeout);
             let replicas = TensorGroup::new(replica, [member, member + 2], link.stage_end(), timeout);
@@ -108,11 +106,6 @@ fn a_circle_of_members_and_replicas_is_refused_on_all_of_them() {
             let forward = order[rank].map(|(among, what)| Collective { among, what: what.to_owned() });
             let own = Collectives { forward: forward.to_vec(), ..Collectives::default() };
             caught(&mut link, || Holders::new(&members, &replicas).compare(&plan, StageId::new(0), Some(own)))
-        };
-        let got: Vec<Result<(), LinkError>> = std::thread::scope(|scope| {
-            let run = &run;
-            let ranks: Vec<_> = (0..4).map(|rank| scope.spawn(move || run(rank))).collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         assert_eq!(got.iter().all(Result::is_err), cycle, "{got:?}");
         assert_eq!(got.iter().any(Result::is_err), cycle, "{got:?}");

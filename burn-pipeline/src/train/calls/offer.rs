@@ -92,7 +92,7 @@ impl Command for Offer {
 impl Offer {
     /// Makes one copy's offer; `None` if its module has another type.
     fn offer(&self, rank: &mut Rank, stage: StageId) -> Result<Option<Offered>, ReplaceError> {
-        if rank.executor().shards(stage) {
+        if rank.executor().group.is_sharded(stage) {
             return Err(ReplaceError::Sharded);
         }
         let (number, stages, device) = (rank.number(), rank.placement().stages(), rank.executor().device().clone());

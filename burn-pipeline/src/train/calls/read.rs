@@ -1,5 +1,6 @@
 //! Reads engines, modules, weights and gradients from the ranks.
 
+use crate::data_parallel::ReplicaGroup;
 use crate::execute::ExecuteError;
 use crate::payload::AnyTensor;
 use crate::stage::{EngineReport, ErasedStage, NamedWeight, Stage};
@@ -203,7 +204,7 @@ impl Command for TakeGradients {
         if odd.is_some() {
             rank.executor().stages().values_mut().for_each(|stage| stage.gradients().clear());
         }
-        rank.executor().gather_gradients()?;
+        rank.executor().exchanging(None, ReplicaGroup::gather_gradients)?;
         let gradients = of_stages(rank, |stage, holders| {
             let parameters = stage.parameters().into_iter();
             parameters.map(|id| stage.gradients().get(id).cloned().map(|own| holders.whole(id, own))).collect()

@@ -187,7 +187,7 @@ impl ReadPretrained {
 
 /// Gathers whole values to compare and adopt; [`Finish`] cuts them again.
 fn whole_weights(rank: &mut Rank) -> Result<(), ExecuteError> {
-    if rank.executor().is_sharded() {
+    if rank.executor().group.any_sharded() {
         rank.executor().gather_all_shards()?;
     }
     Ok(())
@@ -231,7 +231,7 @@ impl Command for Finish {
         if self.adopt {
             rank.forget();
             rank.sharing_mut().compared = false;
-            if rank.executor().is_sharded() {
+            if rank.executor().group.any_sharded() {
                 rank.executor().reshard_all()?;
             }
         }

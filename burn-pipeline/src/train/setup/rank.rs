@@ -123,20 +123,20 @@ impl Blueprint {
 
     /// Returns whether any process wants outputs of steps, and whether the link runs the collectives of tensor-parallel
     /// groups: step 1 of the header.
-    fn agree(&self, link: &mut dyn Link, grid: &Grid) -> Result<(bool, bool), ExecuteError> {
+    fn agree(&self, link: &mut SharedLink, grid: &Grid) -> Result<(bool, bool), ExecuteError> {
         let Self { builder, job, .. } = self;
         let (rank, mut outputs) = (link.rank(), builder.settings.outputs);
         if let Some(job) = job {
             agree_on_job(link, job, builder.timeout)?;
             outputs = gather_all(link, &outputs, builder.timeout)?.contains(&true);
         }
-        let Some(collectives) = link.collectives().filter(|_| grid.largest_group() > 1) else {
+        if grid.largest_group() < 2 {
             return Ok((outputs, false));
-        };
+        }
         let group: Vec<usize> = grid.member_ranks().collect();
-        let formed = collectives.form(&group, Instant::now() + builder.timeout);
-        formed.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        Ok((outputs, true))
+        let formed = link.with_collectives(|collectives| collectives.form(&group, Instant::now() + builder.timeout));
+        let formed = formed.transpose().map_err(|source| ExecuteError::Link { rank, task: None, source })?;
+        Ok((outputs, formed.is_some()))
     }
 
     /// The groups of tensor-parallel members, vocabulary pieces and replicas, which share the rank's end of the link.

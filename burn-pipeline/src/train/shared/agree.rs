@@ -45,10 +45,8 @@ impl Sharing {
         let found = Self::find(rows, placement, declared, |pipeline_rank| grid.size_of(pipeline_rank));
         let mut sharing = found.map_err(|source| ExecuteError::Shared { rank, source })?;
         let (groups, deadline) = (sharing.number_groups(&grid), executor.deadline());
-        if let Some(collectives) = executor.link().collectives() {
-            let formed = collectives.form_sets(&groups, deadline);
-            formed.map_err(|source| ExecuteError::Link { rank, task: None, source })?;
-        }
+        let formed = executor.with_collectives(|collectives| collectives.form_sets(&groups, deadline));
+        formed.transpose().map_err(|source| ExecuteError::Link { rank, task: None, source })?;
         if rank == 0 {
             sharing.reports.iter().for_each(|report| tracing::info!(%report, "shared parameter"));
         }
@@ -82,7 +80,8 @@ impl Sharing {
         }
         let rank = executor.rank();
         let stages: Vec<StageId> = executor.stages().keys().copied().collect();
-        let own: Vec<(usize, bool)> = stages.iter().map(|stage| (stage.index(), executor.shards(*stage))).collect();
+        let own: Vec<(usize, bool)> =
+            stages.iter().map(|stage| (stage.index(), executor.group.is_sharded(*stage))).collect();
         let table = executor.gather(&own)?;
         let sharded: BTreeMap<usize, bool> = table.into_iter().flatten().collect();
         for member in self.groups.iter().flat_map(|group| &group.members) {

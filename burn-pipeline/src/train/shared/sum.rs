@@ -59,19 +59,19 @@ fn reduce(
     if !group.ranks.contains(&rank) {
         return Ok(None);
     }
-    let tensors: TensorList = group.members.iter().map(|member| of(executor, &member.copies)).collect();
+    let mut tensors: TensorList = group.members.iter().map(|member| of(executor, &member.copies)).collect();
     if group.ranks.len() == 1 {
         return Ok(Some(tensors));
     }
     let (set, deadline) = (executor.set_of(&group.ranks), executor.deadline());
     let bytes = tensors.iter().flatten().map(AnyTensor::bytes).sum::<usize>();
     tracing::debug!(target: TRANSFER, rank, peers = ?group.ranks, kind = "AllReduce", bytes, "given to a group");
-    let link = executor.link();
-    link.set_activity(Activity::Gathering);
-    let reduced = match link.collectives() {
-        Some(collectives) => collectives.sum(group.number, &group.ranks, tensors, deadline),
-        None => set.all_reduce_lists(Header::of(MessageKind::Collective { group: group.number }), tensors),
-    };
+    executor.link().set_activity(Activity::Gathering);
+    let by_link = executor.with_collectives(|collectives| {
+        collectives.sum(group.number, &group.ranks, std::mem::take(&mut tensors), deadline)
+    });
+    let header = Header::of(MessageKind::Collective { group: group.number });
+    let reduced = by_link.unwrap_or_else(|| set.all_reduce_lists(header, tensors));
     reduced.map(Some).map_err(|source| ExecuteError::Link { rank, task: None, source })
 }
 

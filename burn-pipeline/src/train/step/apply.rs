@@ -5,6 +5,7 @@ use super::gradients::Finished;
 use super::panic::caught;
 use super::rank::Rank;
 use super::replicas::copy_weights;
+use crate::data_parallel::ReplicaGroup;
 use crate::execute::{ExecuteError, SpecCheck};
 use crate::link::Activity;
 use crate::payload::{AnyTensor, Validate};
@@ -106,7 +107,7 @@ impl Rank {
             replaced.map_err(|source| ExecuteError::Module { rank, stage, source })?;
         }
         copy_weights(&mut self.executor, &self.placement)?;
-        self.executor.broadcast_weights()?;
+        self.executor.exchanging(None, ReplicaGroup::broadcast_weights)?;
         self.sharing.copy_first(&mut self.executor)?;
         self.forget();
         self.executor.reshard_all()?;

@@ -3,6 +3,7 @@
 use super::contract::Contract;
 use super::rank::Rank;
 use super::replicas;
+use crate::data_parallel::ReplicaGroup;
 use crate::execute::{ExecuteError, Measured, Purpose, RankOutcome, ReplicaShare, Run};
 use crate::stage::{Accumulation, Microbatches};
 use crate::train::non_finite::{NonFinite, OnNonFinite};
@@ -64,7 +65,7 @@ impl Rank {
             ordered |= held.gradients().accumulation() == Accumulation::Ordered;
         }
         if ordered {
-            self.executor.gather_sums_on_first()?;
+            self.executor.exchanging(None, ReplicaGroup::gather_sums_on_first)?;
         }
         // Gradients of sharded parameters are reduced with every batch, others with the last one before a step.
         let in_row = share.same_plan && !ordered && self.executor.grid().replicas() > 1;
@@ -81,7 +82,7 @@ impl Rank {
             return Ok(BatchOutcome { run, measured: vec![measured], loss, non_finite, scale });
         }
         replicas::chain(&mut self.executor, &self.placement)?;
-        self.executor.reduce_remaining(true)?;
+        self.executor.exchanging(None, |group, stages| group.reduce_remaining(stages, true))?;
         self.observed.extend(run.observed.iter().cloned());
         let stages = self.executor.stages().iter();
         measured.activations = stages.filter_map(|(&stage, held)| Some((stage, held.engine().activation()?))).collect();

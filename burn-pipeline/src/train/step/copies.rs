@@ -72,7 +72,7 @@ impl Rank {
         let stages: Vec<StageId> = self.executor.stages().keys().copied().collect();
         let mut sums = Vec::new();
         for stage in stages {
-            if self.executor.shards(stage) {
+            if self.executor.group.is_sharded(stage) {
                 continue;
             }
             let (holders, mut of_stage) = (groups.of(stage), BTreeMap::<Option<usize>, crc32fast::Hasher>::new());

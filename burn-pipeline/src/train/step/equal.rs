@@ -8,6 +8,7 @@
 //! 2. Integers and truth values, which not every link sends, go through a gather.
 
 use super::replicas::copy_weights;
+use crate::data_parallel::ReplicaGroup;
 use crate::execute::{ExecuteError, Executor};
 use crate::payload::AnyTensor;
 use burn::module::ParamId;
@@ -21,7 +22,7 @@ type Buffers = (usize, usize, Vec<(DType, Vec<usize>, Vec<u8>)>);
 /// Gives all copies of every stage the first one's values. All ranks call it.
 pub(super) fn equalize_copies(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
     copy_weights(executor, placement)?;
-    executor.broadcast_weights()?;
+    executor.exchanging(None, ReplicaGroup::broadcast_weights)?;
     copy_buffers(executor, placement)
 }
 

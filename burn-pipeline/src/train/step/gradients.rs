@@ -55,7 +55,7 @@ impl Rank {
     /// Returns [`ExecuteError`] if another rank failed, or a device reports an error.
     pub(crate) fn finish_gradients(&mut self) -> Result<Finished, ExecuteError> {
         self.executor.set_shard_gradients();
-        self.executor.reduce_remaining(false)?;
+        self.executor.exchanging(None, |group, stages| group.reduce_remaining(stages, false))?;
         self.sharing.sum_gradients(&mut self.executor)?;
         replicas::sum_gradients(&mut self.executor, &self.placement)?;
         self.compare_members_once()?;
@@ -147,7 +147,7 @@ impl Rank {
         let stages: Vec<StageId> = self.executor.stages().keys().copied().filter(|s| s.route() == 0).collect();
         let mut own = Vec::new();
         for stage in stages {
-            let (sharded, holders) = (self.executor.shards(stage), groups.of(stage));
+            let (sharded, holders) = (self.executor.group.is_sharded(stage), groups.of(stage));
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
             let counts = |id| holders.counts(id, sharded) && !self.sharing.repeats(stage, id);
             let look = Look::at(stage, held.as_mut(), counts, clips, looks);

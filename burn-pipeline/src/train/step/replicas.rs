@@ -126,7 +126,8 @@ pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<()
             true => placement.rank_of(stage),
             false => executor.grid().pipeline_rank(),
         };
-        (stage, executor.grid().rank_in(rank, place / routes))
+        let grid = executor.grid();
+        (stage, grid.rank_at(rank, place / routes, grid.member()))
     };
     for place in 0..copies {
         for &stage in stages.iter().filter(|stage| own * routes + stage.route() == place) {

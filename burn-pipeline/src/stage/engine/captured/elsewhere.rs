@@ -52,7 +52,6 @@ impl UntrackedDraws {
         }
         let _turn = device_generator();
         let mut devices = vec![device.clone()];
-        #[cfg(feature = "flex")]
         devices.extend(Some(Device::flex()).filter(|host| host != device));
         let mut took = std::time::Duration::ZERO;
         let (recorded, drawn) = drew(seed, &devices, || {

@@ -63,7 +63,6 @@ impl ModuleVisitor for Flags<'_> {
 fn node(tensor: &DispatchTensor) -> Option<NodeId> {
     let DispatchTensorKind::Autodiff(inner) = &tensor.kind else { return None };
     match &**inner {
-        #[cfg(feature = "flex")]
         DispatchTensorKind::Flex(BackendTensor::Autodiff(tensor)) => Some(tensor.id()),
         #[cfg(feature = "cubecl-backend")]
         DispatchTensorKind::Cube(BackendTensor::Autodiff(tensor)) => Some(tensor.id()),
