@@ -189,22 +189,27 @@ boundary!(
 
 /// Why a cache cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CacheError {
+    /// The tokens do not directly follow the cached ones.
     #[error(
         "slot {slot} has cached {held} tokens of a sequence, but got tokens from position {start}; continue at the \
          next position, or restart at 0"
     )]
     Place { slot: usize, start: usize, held: usize },
+    /// The microbatch has a different number of sequences.
     #[error("a cache of {held} sequence(s) got {got}; restart at position 0, or use another slot")]
     Rows { held: usize, got: usize },
+    /// The forward is tracked by autodiff.
     #[error("cannot cache keys and values of a forward that is trained; evaluate the stage, or run it without a cache")]
     Tracked,
+    /// Experts with a capacity.
     #[error(
         "experts with a capacity drop tokens depending on the other tokens of the call, so tokens cannot run one by \
          one; choose `Capacity::Dropless`"
     )]
     Capacity,
+    /// A mixture of depths.
     #[error("a mixture of depths chooses among all tokens of a sequence, so they cannot run one by one")]
     Depths,
 }

@@ -41,7 +41,7 @@ pub struct BatchExtras {
 
 /// Why extras cannot be attached.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BatchExtrasError {
     /// A tensor that was added with [`BatchExtras::by_sample`] does not have one entry per sample.
     #[error(
@@ -120,10 +120,12 @@ pub struct StageExtras(Payload);
 
 /// The error of a stage that reads an extra that it did not name, or one of another type.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum StageExtrasError {
+    /// All extras have been read.
     #[error("the stage reads `{name}`, but it has read all extras that it names; name it in `Stage::extras`")]
     Missing { name: String },
+    /// The next extra has another type.
     #[error(
         "the extra `{name}` has a different type than the stage reads: {source}; the remaining extras are {left}; \
          check the batch"

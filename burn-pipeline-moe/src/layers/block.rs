@@ -57,13 +57,15 @@ impl BlockKind {
 
 /// Why a pattern is refused.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum PatternError {
+    /// A letter does not name a kind of block.
     #[error(
         "`{letter}` at position {place} is no kind of block; use D (dense), E (experts), d or e (the same as mixture \
          of depths)"
     )]
     Letter { letter: char, place: usize },
+    /// The pattern has no letters.
     #[error("the pattern is empty; give at least one letter")]
     Empty,
 }

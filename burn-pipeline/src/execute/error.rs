@@ -11,7 +11,7 @@ use burn_pipeline_plan::plan::{Op, Placement, StageId, Task};
 ///
 /// An error inside a plan's row is wrapped in [`ExecuteError::InRun`]; [`ExecuteError::cause`] unwraps it.
 #[derive(Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum ExecuteError {
     /// An error inside a row of the plan, with the step, the action's inputs, and the plan around it.
     #[error("{source}\n{context}")]
@@ -19,6 +19,7 @@ pub enum ExecuteError {
     /// A stage refused its input, or its device reported an error.
     #[error("rank {rank}, stage {stage}, microbatch {microbatch}, {op}: {source}")]
     Stage { rank: usize, stage: StageId, microbatch: usize, op: Op, source: StageError },
+    /// User code panicked.
     #[error("rank {rank}, stage {stage}, microbatch {microbatch}, {op}: the stage's code panicked: {message}")]
     Panic { rank: usize, stage: StageId, microbatch: usize, op: Op, message: String },
     /// Code outside a task panicked (initialising a stage, stepping its weights).
@@ -37,11 +38,13 @@ pub enum ExecuteError {
     /// The batch lacks something that a stage reads.
     #[error("rank {rank}: {source}")]
     Batch { rank: usize, source: MicrobatchError },
+    /// A task's input has neither arrived nor been posted.
     #[error(
         "rank {rank}, {task}: its input has neither arrived nor been announced by a receive; \
          lower the plan with `Plan::with_transfers`"
     )]
     NoInput { rank: usize, task: Task },
+    /// The plan runs a stage that the rank does not have.
     #[error("rank {rank} has no stage {stage}, which the plan runs there")]
     NoStage { rank: usize, stage: StageId },
     /// A factory requested its share of the layers (`StageContext::layers`), but no cut into these stages has it.
@@ -50,11 +53,13 @@ pub enum ExecuteError {
          per stage, and `Builder::cut` a cut of that many layers into that many stages"
     )]
     Layers { rank: usize, doing: String, source: PartitionError },
+    /// An optimizer was about to step a sharded stage that holds more than its own pieces.
     #[error(
         "rank {rank}, stage {stage}: its sharded parameters are still gathered, so an optimizer step would be lost; \
          this is a bug in burn-pipeline: report it with the plan, and build without `sharded` meanwhile"
     )]
     Gathered { rank: usize, stage: StageId },
+    /// The optimizer cannot step pieces of parameters.
     #[error(
         "rank {rank}, stage {stage}: its optimizer does not step each element by itself (it uses norms or factors of \
          whole parameters), so its parameters cannot be cut into pieces; choose SGD, Adam, AdamW or another \
@@ -68,12 +73,14 @@ pub enum ExecuteError {
          ordinary layer, cut that layer, and keep the result in the stage"
     )]
     CutReplaced { rank: usize, parameter: String },
+    /// A low-rank adapter was added to a piece of a weight.
     #[error(
         "rank {rank}, stage {stage}: `{name}` is a piece of a weight, and got its low-rank adapter after it was cut, \
          so the members' adapters are not those of one weight; add adapters to the whole layer (`Module::apply_lora`), \
          then cut it"
     )]
     AdaptedAfterCut { rank: usize, stage: StageId, name: String },
+    /// Weights that are cut over data-parallel replicas cannot use ordered accumulation.
     #[error(
         "rank {rank}, stage {stage}: some of its weights are cut over data-parallel replicas \
          (`StageContext::replicas`) and get gradients of all replicas' microbatches at once, which \
@@ -83,28 +90,33 @@ pub enum ExecuteError {
     /// A stage rejects its module, or a weight that the caller stepped.
     #[error("rank {rank}, stage {stage}: {source}")]
     Module { rank: usize, stage: StageId, source: StageError },
+    /// Parameters of a sharded stage were frozen or unfrozen.
     #[error(
         "rank {rank}, stage {stage}: the trainable parameters changed, which sharded stages do not support: their \
          pieces are cut at the start; freeze and unfreeze parameters without `sharded`, or rebuild the pipeline from a \
          checkpoint"
     )]
     TrainedChanged { rank: usize, stage: StageId },
+    /// A stage before the first one that trains has a parameter that trains.
     #[error(
         "rank {rank}, stage {stage}: a parameter was unfrozen, but the plan has no backward for stages before stage \
          {first}; unfreeze it with `Pipeline::replace_module` or `replace_layer`, which change the plan too"
     )]
     Unfrozen { rank: usize, stage: StageId, first: usize },
+    /// A forward changes state (running statistics) that would differ from one device's.
     #[error(
         "rank {rank}, stage {stage}: its forward changes `{name}` (running statistics), and {why}, so it would differ \
          from one device's; choose a schedule with one copy of each stage and no data parallelism, freeze the \
          statistics (`Module::freeze`), or use `GroupNorm` or `LayerNorm`"
     )]
     ForwardState { rank: usize, stage: StageId, name: String, why: String },
+    /// A parameter or buffer has an element type that its device does not compute in.
     #[error(
         "rank {rank}, stage {stage}: `{name}` has elements of {dtype:?}, in which {device} does not compute: {why}; \
          build the stage in f32 there, or choose another device"
     )]
     ElementType { rank: usize, stage: StageId, name: Box<str>, dtype: DType, device: Box<str>, why: Box<str> },
+    /// Members of the last stage's tensor-parallel group computed different losses.
     #[error(
         "ranks {first} and {other} of the last stage's tensor-parallel group computed the losses {loss} and {theirs} \
          for microbatch {index}; what is not cut must be equal on all members: pass the input of cut layers \
@@ -112,6 +124,7 @@ pub enum ExecuteError {
          numbers only with `nn::GroupDropout`"
     )]
     MembersDiffer { rank: usize, first: usize, other: usize, index: usize, loss: f64, theirs: f64 },
+    /// Members of a tensor-parallel group computed different gradients of a replicated weight.
     #[error(
         "ranks {first} and {other} of stage {stage}'s tensor-parallel group computed different gradients of \
          `{parameter}`, which is whole on both of them, so the two would diverge; pass the input of cut layers through \
@@ -151,6 +164,7 @@ pub enum ExecuteError {
     /// A device reported an error outside a stage's task.
     #[error("rank {rank}: the device reported: {message}")]
     Device { rank: usize, message: String },
+    /// The threads of a rank cannot be started.
     #[error(
         "rank {rank}: its threads cannot be started: {message}; raise the limit of threads per process (`ulimit -u`)"
     )]

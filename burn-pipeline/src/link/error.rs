@@ -34,24 +34,28 @@ pub(super) const AGREEMENT: &str = "its agreement to go on after a failure";
 
 /// Why an operation of a link failed. `rank` reports the error, and `peer` is the rank at the other end.
 #[derive(Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LinkError {
+    /// Another rank failed.
     #[error("rank {} failed: {}", .0.rank, .0.told())]
     Peer(Failure),
     /// Another rank's call failed, but the link still works: all ranks may go on after
     /// [`Link::recover`](super::Link::recover).
     #[error("rank {} failed: {}", .0.rank, .0.told())]
     Interrupted(Failure),
+    /// The deadline passed.
     #[error(
         "rank {rank} waited {seconds:.1} s for {what} from rank {peer}, which {peer_state}; \
          look at that rank first, or raise the timeout"
     )]
     Deadline { rank: usize, peer: usize, what: String, seconds: f64, peer_state: String },
+    /// The other rank has closed its end of the link, so what this rank waits for cannot arrive.
     #[error(
         "rank {rank} waits for {what} from rank {peer}, which has left the job (its pipeline was dropped); \
          look at that rank's own output"
     )]
     Left { rank: usize, peer: usize, what: String },
+    /// A message arrived that is not the next one of the plan.
     #[error(
         "rank {rank} expected {expected} from rank {peer}, but {got} came; \
          check that both ranks run the same plan"
@@ -69,15 +73,19 @@ pub enum LinkError {
          check that all ranks run the same build"
     )]
     Gather { rank: usize, peer: usize, message: String },
+    /// The transport under the link has ended.
     #[error("rank {rank}: the link is closed: {message}")]
     Closed { rank: usize, message: String },
+    /// Members of a group passed lists that do not match.
     #[error("rank {rank} and rank {peer} hold different lists of parameters: {reason}")]
     Lists { rank: usize, peer: usize, reason: String },
+    /// Members of a tensor-parallel group are in different collectives.
     #[error(
         "rank {rank} is at {ours}, and rank {peer}, a member of the same group, is at {theirs}; \
          members must call the same collectives in the same order, with the same shapes"
     )]
     Members { rank: usize, peer: usize, ours: String, theirs: String },
+    /// Data-parallel replicas of a stage that exchange tensors are in different exchanges.
     #[error(
         "rank {rank} is at {ours}, and rank {peer}, a data-parallel replica of its stages, is at {theirs}; \
          replicas must call the same exchanges in the same order, with the same shapes. With a capacity, \
@@ -89,6 +97,7 @@ pub enum LinkError {
     /// that `source` names.
     #[error("ranks {ranks:?} of the job recorded collectives in incompatible orders: {source}")]
     Collectives { rank: usize, ranks: Vec<usize>, source: Box<CollectiveError> },
+    /// The rank does not exist.
     #[error("there is no rank {rank}: the link has {ranks}")]
     NoSuchRank { rank: usize, ranks: usize },
 }

@@ -35,12 +35,15 @@ const SHORTEST: usize = 16;
 
 /// Why the environment cannot be used.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum LaunchError {
+    /// A variable is not a number.
     #[error("{variable}={value} is not a number; let {launcher} set it, or set RANK and WORLD_SIZE by hand")]
     NotANumber { variable: &'static str, value: String, launcher: Launcher },
+    /// A variable is not text.
     #[error("{variable} is not UTF-8; set it to a text, on all ranks")]
     NotText { variable: &'static str },
+    /// The secret is blank, or so short that it can be guessed.
     #[error(
         "BURN_PIPELINE_SECRET has {bytes} byte(s){}; give all ranks the same secret of at least {SHORTEST} bytes \
          (`openssl rand -hex 32`), or unset it if only this machine's processes may join",
@@ -50,13 +53,16 @@ pub enum LaunchError {
     /// The rank is set, but the number of ranks is not.
     #[error("{there} is set, but {missing} is not")]
     Missing { there: &'static str, missing: &'static str },
+    /// The environment has no address of rank 0.
     #[error(
         "the environment has no address of rank 0; set MASTER_ADDR and MASTER_PORT to its host and a free port, \
          on all ranks"
     )]
     NoRendezvous,
+    /// The port is out of range.
     #[error("MASTER_PORT={port} is not a port; choose one from 1 to 65535")]
     Port { port: usize },
+    /// The rank is not below the number of ranks.
     #[error("rank {rank} is not one of {ranks} rank(s), counted from 0")]
     OutOfRange { rank: usize, ranks: usize },
 }

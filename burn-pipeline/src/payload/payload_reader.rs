@@ -13,8 +13,9 @@ use std::collections::VecDeque;
 
 /// Why a payload cannot be read as a value. Parts count from 0.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what variants and fields are")]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BoundaryError {
+    /// A tensor of another kind or rank.
     #[error(
         "tensor {index} of the payload is {got} of rank {got_rank}, but {expected} of rank {expected_rank} is expected"
     )]
@@ -22,8 +23,10 @@ pub enum BoundaryError {
     /// A tensor is whole where a piece is expected, or a piece where a whole one is, or cut differently.
     #[error("tensor {index} of the payload is {got}, but {expected} is expected")]
     Cut { index: usize, got: String, expected: String },
+    /// The payload ended too early.
     #[error("the payload ended where {expected} was expected")]
     Missing { expected: &'static str },
+    /// Parts are left over.
     #[error("the payload has {left} part(s) more than the value that is read from it")]
     LeftOver { left: usize },
     /// A part of another kind (a tensor, a plain value of one type, a tag), or an unknown variant.
