@@ -92,7 +92,7 @@ impl Pipeline {
     where
         T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        match self.ranks.are_processes() {
+        match self.ranks.processes {
             true => self.ask(Exchange(own)),
             false => Ok(vec![own]),
         }
@@ -109,7 +109,7 @@ impl Pipeline {
 
     /// When ranks are processes: tells the others if this one refuses a call, so that they do not run it.
     pub(super) fn admit<T, E: Display>(&mut self, admitted: Result<T, E>) -> Result<T, E> {
-        if let (true, Err(refusal)) = (self.ranks.are_processes(), &admitted) {
+        if let (true, Err(refusal)) = (self.ranks.processes, &admitted) {
             // The reply is this refusal, or a failure of another rank, which is logged; if it closed the pipeline, the
             // next call says so.
             let _ = self.ask(Refuse(refusal.to_string()));

@@ -112,8 +112,8 @@ fn of_stages<T>(
     rank: &mut Rank,
     read: impl Fn(&mut dyn ErasedStage, Holders<'_>) -> T,
 ) -> Result<OfStages<T>, ExecuteError> {
-    let (number, groups) = (rank.number(), rank.executor().groups().clone());
-    let stages = rank.executor().stages();
+    let (number, groups) = (rank.number(), rank.executor.groups().clone());
+    let stages = rank.executor.stages();
     let of_stage = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| {
         let holders = groups.of(stage);
         holders.joins(held.parameters()).then(|| (stage, read(held.as_mut(), holders)))
@@ -134,8 +134,8 @@ impl Command for Engines {
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let placement = rank.placement().clone();
-        let stages = rank.executor().stages().iter().filter(|(stage, _)| placement.contains(**stage));
+        let placement = rank.placement.clone();
+        let stages = rank.executor.stages().iter().filter(|(stage, _)| placement.contains(**stage));
         Ok(stages.map(|(&stage, held)| (stage, held.engine().report())).collect())
     }
 }
@@ -164,7 +164,7 @@ impl Command for Module {
         let number = rank.number();
         rank.with_whole_weights(|rank| {
             // Cloning the user's type may run user code.
-            let read = || Ok(rank.executor().stages().get(&stage).map(|held| held.module()));
+            let read = || Ok(rank.executor.stages().get(&stage).map(|held| held.module()));
             caught(number, || Self::NAME.to_owned(), read)
         })
     }
@@ -201,9 +201,9 @@ impl Command for TakeGradients {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let odd = rank.finish_gradients()?.non_finite;
         if odd.is_some() {
-            rank.executor().stages().values_mut().for_each(|stage| stage.gradients().clear());
+            rank.executor.stages().values_mut().for_each(|stage| stage.gradients().clear());
         }
-        rank.executor().gather_gradients()?;
+        rank.executor.gather_gradients()?;
         let gradients = of_stages(rank, |stage, holders| {
             let parameters = stage.parameters().into_iter();
             parameters.map(|id| stage.gradients().get(id).cloned().map(|own| holders.whole(id, own))).collect()
@@ -246,7 +246,7 @@ impl Command for NamedWeights {
         };
         let labels: OfStages<Vec<Label>> =
             own.iter().map(|(stage, weights)| (*stage, weights.iter().map(label).collect())).collect();
-        let labels = in_model_order(rank.executor().gather(&labels)?);
+        let labels = in_model_order(rank.executor.gather(&labels)?);
         let values = own
             .into_iter()
             .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));

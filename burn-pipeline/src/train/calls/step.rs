@@ -119,7 +119,7 @@ impl Pipeline {
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
         let (outputs, of_batch) = (self.settings.outputs, self.stages.input_gradients());
-        let (last, processes) = (then.is_some(), self.ranks.are_processes());
+        let (last, processes) = (then.is_some(), self.ranks.processes);
         // Only processes compare it.
         let then = then.filter(|_| processes).map_or_else(|| "no step".to_owned(), Apply::described);
         let train = Train { parts, batch, values, seed, scaled, step, last, then, outputs, of_batch };
@@ -208,7 +208,7 @@ impl Command for Train {
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         rank.draw_from(self.seed);
-        rank.scale_losses(self.scaled);
+        rank.contract.scaled = self.scaled;
         let (share, plan) = self.parts.of(rank.replica());
         let share = ReplicaShare { reduce: self.last, ..share };
         Ok(rank.accumulate(plan, &self.batch, began, self.step, share)?.for_another_thread())
@@ -216,7 +216,7 @@ impl Command for Train {
 
     fn exchange(&self, rank: &mut Rank, mut own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
         let (outputs, of_batch) = (std::mem::take(&mut own.run.outputs), std::mem::take(&mut own.run.of_batch));
-        if rank.sends_outputs() {
+        if rank.settings.outputs {
             own.run.outputs = deliver_outputs(rank, outputs, self.outputs)?;
         }
         if self.of_batch {

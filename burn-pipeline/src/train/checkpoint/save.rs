@@ -90,7 +90,7 @@ impl Pipeline {
     fn begin(&mut self, checkpoints: &Checkpoints) -> Result<Staging, CheckpointError> {
         let (steps, job) = (self.progress().steps, &mut self.branch);
         // A checkpoint of weights from before and after a step must not replace a good one.
-        let uneven = |all: Vec<PathBuf>| match self.ranks.are_uneven() && !all.is_empty() {
+        let uneven = |all: Vec<PathBuf>| match self.ranks.uneven.is_some() && !all.is_empty() {
             true => Err(CheckpointError::HalfStepped),
             false => Ok(()),
         };
@@ -110,7 +110,7 @@ impl Pipeline {
 
     /// When ranks are processes: gives rank 0's value to all of them.
     fn rank_0_says(&mut self, own: Result<String, String>) -> Result<String, CheckpointError> {
-        let first = match self.ranks.are_processes() {
+        let first = match self.ranks.processes {
             false => own,
             true => self.ask(Exchange(own))?.into_iter().next().unwrap_or_else(|| Err("it did not reply".to_owned())),
         };
@@ -137,20 +137,20 @@ impl Command for Save {
 /// a tensor-parallel group, the first member writes what it joins from all pieces. The outer error ends the call on all
 /// ranks; the inner one is this rank's reply, and the pipeline goes on.
 fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
-    rank.refuse_replaced()?;
+    rank.sharing.refuse_replaced(&mut rank.executor)?;
     if let Some(Drifted { stage, first, other }) = rank.drifted()? {
         return Ok(Err(CheckpointError::Drifted { stage, first, other }));
     }
-    let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
-    let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.route() == 0).collect();
+    let (sharing, groups) = (rank.sharing.clone(), rank.executor.groups().clone());
+    let stages: Vec<StageId> = rank.executor.stages().keys().copied().filter(|stage| stage.route() == 0).collect();
     // All data-parallel replicas gather the states of all stages, even after an error, because the others wait for
     // them.
     let mut saved = Vec::new();
     for stage in stages {
-        let states = rank.executor().gather_optimizer_states(stage)?;
+        let states = rank.executor.gather_optimizer_states(stage)?;
         let states = states.map_err(CheckpointError::OptimizerState);
         let (holders, saves) = (groups.of(stage), rank.answers_for(stage));
-        let joined = rank.executor().stages().get(&stage).filter(|held| holders.joins(held.parameters()));
+        let joined = rank.executor.stages().get(&stage).filter(|held| holders.joins(held.parameters()));
         let whole = joined.map(|held| {
             let states = states.and_then(|states| join_states(holders, states, held.as_ref(), saves));
             (
@@ -164,10 +164,10 @@ fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, C
             saved.push(Err(CheckpointError::NotShared { folder: save.folder.clone() }));
             continue;
         }
-        let link = rank.executor().link();
+        let link = rank.executor.link();
         saved.push(states.and_then(|states| save.stage(stage, (weights?, trained), states, link)));
     }
-    rank.executor().link().set_activity(Activity::Idle);
+    rank.executor.link().set_activity(Activity::Idle);
     Ok(saved.into_iter().collect())
 }
 

@@ -54,7 +54,7 @@ pub(super) fn compare(
     batch: &Batch,
 ) -> Result<(Box<Trials>, Choice), AutoError> {
     let folder = Folder::new(pipeline, setting.options.folder.as_deref())?;
-    let stages_move = !pipeline.ranks.are_processes() || (folder.is_shared && setting.builder.shared.is_empty());
+    let stages_move = !pipeline.ranks.processes || (folder.is_shared && setting.builder.shared.is_empty());
     let costs = costs(setting, pipeline, &running, stages_move, steps, batch)?;
     let (plan, layers) = (pipeline.plans.current()?, &costs.workloads[0].layers);
     let profile = costs.cut.profile(layers, costs.links.clone())?;

@@ -17,13 +17,14 @@ use std::time::{Duration, Instant};
 pub(crate) struct Ranks {
     numbers: Vec<usize>,
     tasks: Vec<Sender<Task>>,
-    processes: bool,
+    /// True if the other ranks are processes.
+    pub(crate) processes: bool,
     monitor: Arc<dyn Monitor>,
     timeout: Duration,
     /// The failure that closed the pipeline.
     failure: Option<Failure>,
     /// The failure that left some ranks with weights from before a step and others from after it.
-    uneven: Option<Failure>,
+    pub(crate) uneven: Option<Failure>,
     /// Dropped after `tasks`, so that threads see the end of `tasks` first.
     #[expect(dead_code, reason = "it is there for its drop")]
     endings: Endings,
@@ -72,11 +73,6 @@ impl Ranks {
             Ok(built) => Ok((ranks, built)),
             Err(failed) => Err(ranks.close(failed, None)),
         }
-    }
-
-    /// Returns true if there are ranks in other processes.
-    pub(crate) fn are_processes(&self) -> bool {
-        self.processes
     }
 
     /// Returns true if this process runs the rank.
@@ -138,16 +134,6 @@ impl Ranks {
             }));
         }
         replies
-    }
-
-    /// Marks the weights of all ranks as those of one checkpoint.
-    pub(crate) fn are_even_again(&mut self) {
-        self.uneven = None;
-    }
-
-    /// Returns true if some ranks have weights from before a step, and others from after it.
-    pub(crate) fn are_uneven(&self) -> bool {
-        self.uneven.is_some()
     }
 
     /// Collects one reply of every rank, in rank order.

@@ -108,7 +108,7 @@ impl Blueprint {
         let settings = Settings { outputs, ..builder.settings };
         let executor = Executor::new(link, stages, device, options, grid, groups);
         let rank = Rank::start(executor, self.placement().clone(), settings, &builder.shared, builder.sharded)?;
-        let shared = rank.sharing().reports.clone();
+        let shared = rank.sharing.reports.clone();
         Ok((rank, (facts, shared)))
     }
 

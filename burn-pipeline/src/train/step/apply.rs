@@ -47,7 +47,7 @@ impl Rank {
         self.executor.refuse_gathered()?;
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, step, observed) = (self.number(), self.step, std::mem::take(&mut self.observed));
-        self.change_weights();
+        self.changes_weights = true;
         for (stage, held) in self.executor.stages().iter_mut() {
             let doing = || format!("stepping the weights of stage {stage} in step {step}");
             caught(rank, doing, || {
@@ -84,7 +84,7 @@ impl Rank {
         self.executor.gather_all_shards()?;
         let groups = self.executor.groups().clone();
         let known = self.known_ids()?;
-        self.change_weights();
+        self.changes_weights = true;
         for (&stage, held) in self.executor.stages().iter_mut() {
             let holders = groups.of(stage);
             let known = known.get(&stage.index()).map(Vec::as_slice).unwrap_or_default();

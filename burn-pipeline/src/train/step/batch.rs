@@ -54,7 +54,7 @@ impl Rank {
         self.keep_statistics();
         self.executor.update_trained()?;
         self.refuse_unfrozen(plan.plan().first_trained())?;
-        self.refuse_replaced()?;
+        self.sharing.refuse_replaced(&mut self.executor)?;
         let seeding = self.contract.seeding(batch);
         let first_replica = self.is_first_replica();
         let mut ordered = false;

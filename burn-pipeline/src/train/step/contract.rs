@@ -10,11 +10,11 @@ use crate::train::progress::Scaled;
 
 /// The losses since the last step.
 #[derive(Debug, Clone)]
-pub(super) struct Contract {
+pub(crate) struct Contract {
     reduction: Reduction,
     reference: Option<usize>,
-    /// How losses are scaled, the same for all batches of a step.
-    pub(super) scaled: Scaled,
+    /// How losses are scaled, the same for all batches of a step and on all ranks.
+    pub(crate) scaled: Scaled,
     loss: f64,
     weight: f64,
     non_finite: Option<NonFinite>,

@@ -37,8 +37,8 @@ impl Command for Alone {
 
 impl Alone {
     fn compare(&self, rank: &mut Rank) -> Result<(), CheckpointError> {
-        let groups = rank.executor().groups().clone();
-        for (&stage, held) in rank.executor().stages().iter_mut() {
+        let groups = rank.executor.groups().clone();
+        for (&stage, held) in rank.executor.stages().iter_mut() {
             let names = self.left_out(held.as_ref(), groups.of(stage))?;
             if !names.is_empty() {
                 return Err(CheckpointError::LeftOut { names });
@@ -76,6 +76,6 @@ impl Command for Alike {
     const NAME: &'static str = "comparing the copies of tied parameters";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
-        rank.refuse_replaced()
+        rank.sharing.refuse_replaced(&mut rank.executor)
     }
 }
