@@ -55,12 +55,12 @@ pub struct Pipeline {
 impl Pipeline {
     /// The placement of stages on ranks.
     pub fn placement(&self) -> &Placement {
-        self.plans.placement()
+        &self.plans.placement
     }
 
     /// The tied parameters that were found, and how their gradients are summed.
     pub fn shared(&self) -> &[SharedReport] {
-        self.stages.shared()
+        &self.stages.shared
     }
 
     /// The lowered plan that trains a batch of this many microbatches; with data-parallel replicas, one replica's part.
@@ -68,7 +68,7 @@ impl Pipeline {
     /// # Errors
     /// Returns [`BuildError`] if the schedule cannot be built for that number.
     pub fn plan(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
-        self.plans.training(microbatches)
+        self.plans.checked(true, microbatches)
     }
 
     /// Leaves a job of several processes because of an error outside of the pipeline, for example of a data loader. The

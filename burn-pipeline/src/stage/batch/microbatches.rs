@@ -49,8 +49,8 @@ fn bounds(samples: usize, count: usize) -> Vec<usize> {
 /// A batch that has been cut; pieces are views, made on request.
 #[derive(Clone, Debug)]
 pub struct Microbatches {
-    batch: Batch,
-    bounds: Vec<usize>,
+    pub(super) batch: Batch,
+    pub(super) bounds: Vec<usize>,
 }
 
 impl Microbatches {
@@ -105,10 +105,6 @@ impl Microbatches {
     /// The batch as it was before it was cut.
     pub fn whole(&self) -> &Batch {
         &self.batch
-    }
-
-    pub(super) fn from_bounds(batch: Batch, bounds: Vec<usize>) -> Self {
-        Self { batch, bounds }
     }
 
     /// One microbatch as a batch of its own.

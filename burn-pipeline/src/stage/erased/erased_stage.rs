@@ -129,7 +129,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
-        self.store = GradientStore::new(accumulation).widening(self.options.precision.is_some());
+        self.store = GradientStore::new(accumulation, self.options.precision.is_some());
         self.optimizer = optimizer;
         self.settle_types();
     }

@@ -37,7 +37,7 @@ impl Pipeline {
     /// # Errors
     /// Returns [`PipelineError::NoSuchModule`] if the stage is not an `M`. Also fails if a rank does not respond.
     pub fn module<M: Stage>(&mut self, stage: usize) -> Result<M, PipelineError> {
-        let sharded = self.stages.facts().iter().any(|facts| facts.sharded);
+        let sharded = self.stages.facts.iter().any(|facts| facts.sharded);
         let modules = self.ask(Module { stage, sharded })?.into_iter().flatten();
         // The copy is in an `Option`, from which it can be moved out of the box.
         let module = modules.filter_map(|module| module.downcast::<Option<M>>().ok()).find_map(|module| *module);

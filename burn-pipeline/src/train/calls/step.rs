@@ -42,7 +42,7 @@ impl Pipeline {
         }
         let began = Instant::now();
         let step = self.training.progress().steps + 1;
-        let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names() };
+        let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names.clone() };
         let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
@@ -103,7 +103,7 @@ impl Pipeline {
             losses: Vec::new(),
             observed: Vec::new(),
             outputs: Vec::new(),
-            of_batch: self.stages.input_gradients().then(|| BatchGradients::new(&batch, self.widens)),
+            of_batch: self.stages.input_gradients.then(|| BatchGradients::new(&batch, self.widens)),
             microbatches: batch.len(),
             samples: batch.samples(),
             seconds: 0.0,
@@ -118,7 +118,7 @@ impl Pipeline {
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
-        let (outputs, of_batch) = (self.settings.outputs, self.stages.input_gradients());
+        let (outputs, of_batch) = (self.settings.outputs, self.stages.input_gradients);
         let (last, processes) = (then.is_some(), self.ranks.processes);
         // Only processes compare it.
         let then = then.filter(|_| processes).map_or_else(|| "no step".to_owned(), Apply::described);

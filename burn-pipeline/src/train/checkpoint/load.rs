@@ -170,7 +170,7 @@ impl ReadPretrained {
         let (sharing, groups) = (rank.sharing.clone(), rank.executor.groups().clone());
         let mut opened = Opened::new(&self.weights)?;
         let mut scaled = HashMap::new();
-        if opened.has_adapters() {
+        if opened.adapters.is_some() {
             for (&stage, held) in rank.executor.stages().iter_mut() {
                 scaled.insert(stage, scales(held.as_mut())?);
             }

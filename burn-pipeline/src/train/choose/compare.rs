@@ -88,7 +88,7 @@ fn costs(
         Some(cut) => (cut, &setting.builder),
         None => (Partition::even(stages, stages)?, &running.builder),
     };
-    let fixed = pipeline.stages.facts().iter().any(|facts| facts.has_forward_state) || setting.builder.seed.is_some();
+    let fixed = pipeline.stages.facts.iter().any(|facts| facts.has_forward_state) || setting.builder.seed.is_some();
     let other = |&count: &usize| !fixed && count > 0 && count != setting.size.microbatches;
     let others: Vec<usize> = setting.options.microbatches.iter().copied().filter(other).collect();
     let (microbatches, bytes) = (setting.size.microbatches, setting.options.cap.is_some());
@@ -108,7 +108,7 @@ fn request(setting: &Setting, pipeline: &Pipeline, costs: &Costs, stages_move: b
     let placements = match stages_move {
         false => Some(vec![pipeline.placement().kind()]),
         // Copies of a stage would each keep their own running statistics, so such plans are refused when they run.
-        true if pipeline.stages.facts().iter().any(|facts| facts.has_forward_state) => {
+        true if pipeline.stages.facts.iter().any(|facts| facts.has_forward_state) => {
             Some(vec![PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave])
         }
         true => None,

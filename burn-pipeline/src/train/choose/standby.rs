@@ -40,7 +40,7 @@ impl Pipeline {
         let blueprint = Blueprint { builder: builder.clone(), plan: plans.current()?, job, predicted: Vec::new() };
         let built: Result<Vec<_>, AutoError> = self.ask(StandBy { blueprint })?.into_iter().collect();
         let stages = Stages::of_ranks(built?, builder.input_gradients);
-        stages.fit_together(plans.skips())?;
+        stages.fit_together(&plans.skips)?;
         plans.train_from(stages.first_trained())?;
         stages.refuse_unused()?;
         if let Some(last) = stages.lacks_loss().filter(|_| self.stages.has_loss()) {

@@ -61,7 +61,7 @@ impl Rank {
         for (&stage, held) in self.executor.stages().iter_mut() {
             // In the batch's order, other replicas' gradients come after the first one's: see `replicas::chain`.
             held.gradients().begin((first_replica && stage.route() == 0).then_some(0));
-            ordered |= held.gradients().accumulation() == Accumulation::Ordered;
+            ordered |= held.gradients().accumulation == Accumulation::Ordered;
         }
         if ordered {
             self.executor.gather_sums_on_first()?;

@@ -188,7 +188,7 @@ impl Rank {
     /// `None` leaves the generator unchanged. All ranks must get the same value.
     pub(crate) fn draw_from(&mut self, seed: Option<u64>) {
         for (stage, held) in self.executor.stages().iter_mut() {
-            held.engine_mut().set_forward_seed(ForwardSeed::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
+            held.engine_mut().set_forward_seed(ForwardSeed(seed.map(|seed| mixed(seed, stage.index() as u64))));
         }
     }
 

@@ -109,7 +109,7 @@ fn together(executor: &mut Executor, stage: StageId) -> Vec<Vec<ParamId>> {
 /// The first sends its sum to the second. Each other one adds the gradients that it held back, in order, and sends the
 /// result to the next; the last sends it back to the first.
 pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
-    let ordered = |stage: &mut Box<dyn ErasedStage>| stage.gradients().accumulation() == Accumulation::Ordered;
+    let ordered = |stage: &mut Box<dyn ErasedStage>| stage.gradients().accumulation == Accumulation::Ordered;
     let (routes, replicas, own) = (placement.routes(), executor.grid().replicas(), executor.grid().replica());
     let copies = routes * replicas;
     if copies < 2 || !executor.stages().values_mut().all(ordered) {

@@ -88,7 +88,7 @@ impl Captured {
             }
             Ok(recorded) => {
                 if self.grouped {
-                    refuse_draws(&recorded, self.seed.is_set())?;
+                    refuse_draws(&recorded, self.seed.0.is_some())?;
                 }
                 Some(self.known_or_new(recorded, signature, parameters)?)
             }
