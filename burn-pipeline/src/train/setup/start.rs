@@ -13,7 +13,7 @@ use crate::payload::Validate;
 use crate::program::{Bf16, Matmuls, compiles};
 use crate::stage::{Accumulation, Reduction};
 use crate::train::checkpoint::Branch;
-use crate::train::control::{Job, Ranks, Start};
+use crate::train::control::{Job, Ranks};
 use crate::train::error::BuildError;
 use crate::train::features::{Feature, NotTogether};
 use crate::train::pipeline::Pipeline;
@@ -200,9 +200,8 @@ impl Builder {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)
         };
-        let start = Start { links, processes, monitor, timeout: self.timeout, threads: self.threads };
-        let started = Ranks::start(start, build).map_err(|error| BuildError::Stages(Box::new(error)));
-        let (ranks, built) = started?;
+        let started = Ranks::start(links, processes, monitor, self.timeout, self.threads, build);
+        let (ranks, built) = started.map_err(|error| BuildError::Stages(Box::new(error)))?;
         let stages = Stages::of_ranks(built, self.input_gradients);
         stages.refuse_empty_group(
             self.groups.iter().chain(self.precision.iter().flat_map(|precision| &precision.kept)),
