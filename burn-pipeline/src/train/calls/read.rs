@@ -239,24 +239,16 @@ impl Command for NamedWeights {
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        /// A weight without its values: its id, its path in the module, its names, and the modules around it.
-        type Label = (u64, String, Vec<String>, Vec<String>);
-        let label = |weight: &NamedWeight| -> Label {
-            (weight.id.val(), weight.path.clone(), weight.names.clone(), weight.containers.clone())
+        type Sent = (i64, String, Vec<String>, Vec<String>, AnyTensor);
+        let sent = |NamedWeight { id, path, names, containers, value }: NamedWeight| -> Sent {
+            (id.val().cast_signed(), path, names, containers, value)
         };
-        let labels: OfStages<Vec<Label>> =
-            own.iter().map(|(stage, weights)| (*stage, weights.iter().map(label).collect())).collect();
-        let labels = in_model_order(rank.executor.gather(&labels)?);
-        let values = own
-            .into_iter()
-            .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));
-        let stages = gather_tensors(rank, values.collect())?.into_iter().zip(labels);
-        let named = stages.map(|((stage, values), (_, labels))| {
-            let weight = |((id, path, names, containers), value): (Label, Option<AnyTensor>)| {
-                Some(NamedWeight { id: ParamId::from(id), path, names, containers, value: value? })
-            };
-            (stage, labels.into_iter().zip(values).filter_map(weight).collect())
-        });
-        Ok(vec![named.collect()])
+        let received = |(id, path, names, containers, value): Sent| {
+            let id = ParamId::from(id.cast_unsigned());
+            NamedWeight { id, path, names, containers, value }
+        };
+        let own = own.into_iter().map(|(stage, weights)| (stage, weights.into_iter().map(sent).collect::<Vec<_>>()));
+        let all = gather_tensors(rank, own.collect())?.into_iter();
+        Ok(vec![all.map(|(stage, weights)| (stage, weights.into_iter().map(received).collect())).collect()])
     }
 }
