@@ -11,6 +11,7 @@ use crate::train::control::{Call, Command, exchange_facts, gather_results};
 use crate::train::facts::StageFacts;
 use crate::train::shared::Sharing;
 use crate::train::step::{Rank, caught};
+use burn::module::ParamId;
 use burn_pipeline_plan::cost::Partition;
 use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
@@ -24,9 +25,9 @@ pub(super) struct RankOffer {
     /// The parameters of each copy that the rank holds, as text.
     pub(super) copies: Vec<String>,
     /// Parameters that the old module does not have or does not train, except declared ties: id and path.
-    fresh: Vec<(u64, String)>,
+    fresh: Vec<(ParamId, String)>,
     /// The parameters of the rank's other stages.
-    others: Vec<u64>,
+    others: Vec<ParamId>,
 }
 
 /// Checks that the offers of all ranks fit together.
@@ -37,7 +38,7 @@ pub(super) fn all_fit(offers: &[RankOffer]) -> Result<(), ReplaceError> {
     {
         return Err(ReplaceError::Unlike { one: (*first).clone(), other: (*other).clone() });
     }
-    let others: BTreeSet<u64> = offers.iter().flat_map(|offer| offer.others.iter().copied()).collect();
+    let others: BTreeSet<ParamId> = offers.iter().flat_map(|offer| offer.others.iter().copied()).collect();
     match offers.iter().flat_map(|offer| &offer.fresh).find(|(id, _)| others.contains(id)) {
         Some((_, path)) => Err(ReplaceError::Elsewhere { path: path.clone() }),
         None => Ok(()),
@@ -72,7 +73,7 @@ impl Command for Offer {
         for stage in stages {
             if stage.index() != self.stage {
                 let held = rank.executor.stages().get(&stage);
-                offer.others.extend(held.iter().flat_map(|held| held.parameters()).map(|id| id.val()));
+                offer.others.extend(held.iter().flat_map(|held| held.parameters()));
                 continue;
             }
             match self.offer(rank, stage) {
@@ -121,7 +122,7 @@ impl RankOffer {
         let floats = offered.after.iter().map(described);
         self.copies.push(floats.chain(offered.buffers.iter().cloned()).collect::<Vec<_>>().join("; "));
         let untied = offered.fresh().filter(|fresh| !sharing.declares(&fresh.path));
-        self.fresh.extend(untied.map(|fresh| (fresh.id.val(), fresh.path.clone())));
+        self.fresh.extend(untied.map(|fresh| (fresh.id, fresh.path.clone())));
     }
 }
 

@@ -77,7 +77,7 @@ impl Sharing {
 fn hash_of(executor: &mut Executor, copy: &HeldParameter) -> Result<Option<u64>, ExecuteError> {
     let rank = executor.rank();
     let Some(held) = executor.stages().get(&copy.stage) else { return Ok(None) };
-    let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id() && parameter.trainable);
+    let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id && parameter.trainable);
     let Some(value) = copy.value(executor) else { return Ok(None) };
     let data = value.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
     let mut hasher = DefaultHasher::new();

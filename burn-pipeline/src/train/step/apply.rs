@@ -121,11 +121,10 @@ impl Rank {
         let stages: Vec<(StageId, Vec<NamedWeight>)> = stages.collect();
         let first = stages.into_iter().filter(|(stage, _)| stage.route() == 0 && self.answers_for(*stage));
         let ids = |(stage, weights): (StageId, Vec<NamedWeight>)| {
-            (stage.index(), weights.iter().map(|weight| weight.id.val()).collect::<Vec<u64>>())
+            (stage.index(), weights.iter().map(|weight| weight.id).collect::<Vec<ParamId>>())
         };
         let table = self.executor.gather(&first.map(ids).collect::<Vec<_>>())?;
-        let known = table.into_iter().flatten();
-        Ok(known.map(|(stage, ids)| (stage, ids.into_iter().map(ParamId::from).collect())).collect())
+        Ok(table.into_iter().flatten().collect())
     }
 
     /// Gives every stage the numbers observed since the last step. Stages that use them have whole parameters
