@@ -161,12 +161,8 @@ impl Command for Module {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let stage = StageId::new(self.stage);
-        let number = rank.number();
-        rank.with_whole_weights(|rank| {
-            // Cloning the user's type may run user code.
-            let read = || Ok(rank.executor.stages().get(&stage).map(|held| held.module()));
-            caught(number, || Self::NAME.to_owned(), read)
-        })
+        // Cloning the user's type may run user code.
+        rank.with_whole_weights(Self::NAME, |rank| Ok(rank.executor.stages().get(&stage).map(|held| held.module())))
     }
 }
 
@@ -181,7 +177,7 @@ impl Command for Weights {
             stage.settle();
             stage.weights().into_iter().map(|(id, weight)| Some(holders.whole(id, weight).unshared())).collect()
         };
-        rank.with_whole_weights(|rank| of_stages(rank, weights))
+        rank.with_whole_weights(Self::NAME, |rank| of_stages(rank, weights))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -235,7 +231,7 @@ impl Command for NamedWeights {
             let own = if self.merged { stage.merged_weights() } else { stage.named_weights() };
             own.into_iter().map(whole).collect()
         };
-        rank.with_whole_weights(|rank| of_stages(rank, weights))
+        rank.with_whole_weights(Self::NAME, |rank| of_stages(rank, weights))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

@@ -22,7 +22,7 @@ use crate::stage::{ErasedStage, NamedWeight};
 use crate::tensor_parallel::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::step::{Drifted, Rank, caught};
+use crate::train::step::{Drifted, Rank};
 use burn_pipeline_plan::plan::StageId;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -123,9 +123,7 @@ impl Command for Save {
     const NAME: &'static str = "writing a checkpoint";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let number = rank.number();
-        let save = || rank.with_whole_weights(|rank| save_stages(rank, self));
-        caught(number, || Self::NAME.to_owned(), save)
+        rank.with_whole_weights(Self::NAME, |rank| save_stages(rank, self))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

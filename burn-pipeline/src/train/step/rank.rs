@@ -192,13 +192,15 @@ impl Rank {
         }
     }
 
-    /// Reads stages while their sharded parameters are gathered. All ranks call it.
+    /// Reads stages while their sharded parameters are gathered; `doing` names the call if `read` panics. All ranks call
+    /// it.
     pub(crate) fn with_whole_weights<T>(
         &mut self,
+        doing: &str,
         read: impl FnOnce(&mut Self) -> Result<T, ExecuteError>,
     ) -> Result<T, ExecuteError> {
         self.executor.gather_all_shards()?;
-        let result = read(self);
+        let result = caught(self.number(), || doing.to_owned(), || read(self));
         self.executor.release_all();
         result
     }

@@ -9,7 +9,7 @@ use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{Adapters, is_adapter};
 use crate::train::checkpoint::scales::scales;
 use crate::train::control::{Command, gather_results};
-use crate::train::step::{Rank, caught};
+use crate::train::step::Rank;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -25,9 +25,7 @@ impl Command for Alone {
     const NAME: &'static str = "comparing adapters with the model";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let number = rank.number();
-        let compare = || rank.with_whole_weights(|rank| Ok(self.compare(rank)));
-        caught(number, || Self::NAME.to_owned(), compare)
+        rank.with_whole_weights(Self::NAME, |rank| Ok(self.compare(rank)))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {

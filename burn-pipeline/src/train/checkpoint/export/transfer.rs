@@ -21,7 +21,7 @@ use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::adapted;
 use crate::train::checkpoint::tensors::Item;
 use crate::train::control::{Command, gather_results};
-use crate::train::step::{Rank, caught};
+use crate::train::step::Rank;
 use crate::vocabulary::StageGroups;
 use burn::tensor::{Device, TensorData};
 use burn_pipeline_plan::plan::StageId;
@@ -46,9 +46,7 @@ impl Command for Gathered {
     const NAME: &'static str = "exporting the model";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let number = rank.number();
-        let export = || rank.with_whole_weights(|rank| export(rank, self));
-        caught(number, || Self::NAME.to_owned(), export)
+        rank.with_whole_weights(Self::NAME, |rank| export(rank, self))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
