@@ -95,25 +95,17 @@ impl Pipeline {
         }
         let stages = self.placement().stages();
         let mut report = StepReport {
-            loss: 0.0,
-            gradient_norm: None,
-            skipped: None,
             skipped_steps: self.training.skipped_steps(),
             loss_scale: self.training.progress().loss_scale.map(|scale| scale.factor),
-            losses: Vec::new(),
-            observed: Vec::new(),
-            outputs: Vec::new(),
             of_batch: self.stages.input_gradients.then(|| BatchGradients::new(&batch, self.widens)),
             microbatches: batch.len(),
             samples: batch.samples(),
-            seconds: 0.0,
-            peak_held: Vec::new(),
-            peak_held_bytes: Vec::new(),
             activations: vec![None; stages],
             weight_bytes: self.stages.weight_bytes(),
             message_bytes: vec![0; stages],
             skip_bytes: vec![0; stages],
             timeline: Track { name: "measured".to_owned(), ranks: self.plans.ranks(), events: Vec::new() },
+            ..StepReport::default()
         };
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
