@@ -73,10 +73,7 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
             let theirs: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
             let Some(held) = executor.stages().get_mut(&stage) else { continue };
             for (&id, theirs) in parameters.iter().zip(theirs) {
-                let sum = match (held.gradients().remove(id), theirs) {
-                    (Some(ours), Some(theirs)) => Some(ours.plus(theirs)),
-                    (one, other) => one.or(other),
-                };
+                let sum = held.gradients().remove(id).into_iter().chain(theirs).reduce(AnyTensor::plus);
                 sum.into_iter().for_each(|sum| held.gradients().set(id, sum));
             }
         }
