@@ -234,8 +234,7 @@ impl Stages {
 
     /// The index of the tied parameter that a stage holds at this path.
     fn shared_at(&self, stage: usize, path: &str) -> Option<usize> {
-        let holds = |report: &SharedReport| report.copies.iter().any(|copy| copy.stage == stage && copy.path == path);
-        self.shared.iter().position(holds)
+        self.shared.iter().position(|report| report.holds(stage, path))
     }
 }
 

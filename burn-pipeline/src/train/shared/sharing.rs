@@ -94,9 +94,8 @@ impl Sharing {
 
     /// The declaration's name of the tied parameter that a stage first holds at this path.
     pub(crate) fn name_of(&self, stage: StageId, path: &str) -> Option<&str> {
-        let holds =
-            |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
-        self.reports.iter().find(holds).map(|report| report.name.as_str())
+        let mut reports = self.reports.iter();
+        reports.find(|report| report.holds(stage.index(), path)).map(|report| report.name.as_str())
     }
 
     /// The names in the model of all copies of the tied parameter that a stage first holds at this path; none if it is
