@@ -9,12 +9,12 @@
 //! 2. Every process writes its stages' files there, and all get the entries of all files.
 //! 3. Rank 0 completes the checkpoint and tells the others whether it succeeded.
 
-use super::digests::trained;
 use super::error::CheckpointError;
 use super::folder::{Checkpoints, Staging};
 use super::manifest::{Manifest, ParameterEntry};
 use super::stage_file::{Joined, Save, SavedStage};
 use super::stored::{States, names_in_checkpoint};
+use super::types::trained;
 use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::payload::AnyTensor;

@@ -4,10 +4,11 @@
 use crate::execute::ExecuteError;
 use crate::stage::ErasedStage;
 use crate::tensor_parallel::Holders;
-use crate::train::checkpoint::digests::{digest, trained};
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{Adapters, is_adapter};
 use crate::train::checkpoint::scales::scales;
+use crate::train::checkpoint::tensors::digest;
+use crate::train::checkpoint::types::trained;
 use crate::train::control::{Command, gather_results};
 use crate::train::step::Rank;
 use std::collections::BTreeMap;
