@@ -1,9 +1,8 @@
 //! The engine that replays captured programs.
 
 use super::engine::Captured;
-use super::microbatch_run::MicrobatchRun;
+use super::microbatch_run::{MicrobatchRun, RunningProgram};
 use super::replayable::Replayable;
-use super::running_program::RunningProgram;
 use crate::program::{Phase, Program, StagePrograms};
 use crate::stage::engine::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use crate::stage::engine::contract::{Direction, Engine, EngineState, Started};
