@@ -9,7 +9,7 @@ use super::parameters::{Parameter, Values, fits, trained};
 use crate::link::{Header, LinkError, MessageKind};
 use crate::payload::{AnyTensor, Payload};
 use crate::ranks::{Inbox, RankSet, TensorList};
-use crate::stage::{ErasedStage, Precision};
+use crate::stage::ErasedStage;
 use crate::tensor_parallel::TensorGroup;
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::StageId;
@@ -73,7 +73,7 @@ impl ReplicaGroup {
         let (mut parameters, mut gradients) = (BTreeMap::new(), Values::Stepped);
         for (&stage, held) in stages.iter().filter(|_| set.size() > 1) {
             parameters.insert(stage, trained(held.as_ref(), &spread));
-            if held.options().precision.as_ref().is_some_and(Precision::reduces_in_half) {
+            if held.options().precision.as_ref().is_some_and(|precision| precision.reduces_in_half) {
                 gradients = Values::Computed;
             }
         }

@@ -49,7 +49,7 @@ impl Executor {
                 return Err(ExecuteError::AdaptedAfterCut { rank, stage, name });
             }
             let spread = replicas.cuts_any(held.parameters());
-            if spread && held.gradients().accumulation() == Accumulation::Ordered {
+            if spread && held.gradients().accumulation == Accumulation::Ordered {
                 return Err(ExecuteError::OrderedOverReplicas { rank, stage });
             }
             let device = |error: StageError| ExecuteError::Device { rank, message: error.to_string() };

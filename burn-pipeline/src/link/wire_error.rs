@@ -3,7 +3,7 @@
 use burn::tensor::DType;
 
 /// The version of the frame layout. Ranks with different versions refuse each other.
-pub(crate) const WIRE_VERSION: u16 = 6;
+pub(crate) const WIRE_VERSION: u16 = 7;
 
 /// Why bytes cannot be read as a message, or a message cannot be written as bytes.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

@@ -253,6 +253,15 @@ impl AnyTensor {
         Self(by_kind!(self.kind(), float_reshape | int_reshape | bool_reshape(self.0, shape)))
     }
 
+    /// Returns true if the two can be joined along a dimension, or added if there is none.
+    pub(crate) fn joins(&self, other: &Self, dim: Option<usize>) -> bool {
+        let (own, theirs) = (self.shape(), other.shape());
+        self.dtype() == other.dtype()
+            && own.num_dims() == theirs.num_dims()
+            && dim.is_none_or(|dim| dim < own.num_dims())
+            && (0..own.num_dims()).all(|at| Some(at) == dim || own[at] == theirs[at])
+    }
+
     /// Joins pieces of one kind along a dimension; `None` if there are no pieces.
     pub fn cat(pieces: Vec<AnyTensor>, dim: usize) -> Option<Self> {
         let kind = pieces.first()?.kind();

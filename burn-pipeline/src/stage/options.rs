@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) type Members = Arc<dyn Fn(Option<Collectives>) + Send + Sync>;
 
 /// The user's options for a stage.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct StageOptions {
     /// Specs of what crosses its boundary.
     pub(crate) declared: Option<StageMetadata>,
@@ -25,9 +25,9 @@ pub(crate) struct StageOptions {
     pub(crate) recompute: bool,
     /// Whether its parameters are sharded over data-parallel replicas; `None` leaves that to the pipeline.
     pub(crate) sharded: Option<bool>,
-    /// The most programs that a captured stage keeps.
-    pub(crate) programs: usize,
-    /// How many forwards of a captured stage share one recording.
+    /// The most programs that a captured stage keeps; [`PROGRAMS`] if `None`.
+    pub(crate) programs: Option<usize>,
+    /// How many forwards of a captured stage share one recording; 0 counts as 1.
     pub(crate) record_every: usize,
     /// True if captured programs are compiled.
     pub(crate) compile: bool,
@@ -49,25 +49,3 @@ pub(crate) struct StageOptions {
 
 /// The default number of programs that a captured stage keeps.
 pub(crate) const PROGRAMS: usize = 64;
-
-impl Default for StageOptions {
-    fn default() -> Self {
-        Self {
-            declared: None,
-            names: Names::default(),
-            layers: BTreeSet::new(),
-            recompute: false,
-            sharded: None,
-            programs: PROGRAMS,
-            record_every: 1,
-            compile: false,
-            rounded: None,
-            precision: None,
-            seeded: false,
-            outputs: false,
-            members: None,
-            grouped: false,
-            spread: false,
-        }
-    }
-}

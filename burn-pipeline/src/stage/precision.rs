@@ -33,9 +33,11 @@ use burn::tensor::{DType, FloatDType};
 #[derive(Clone, Debug)]
 pub struct Precision {
     computed: FloatDType,
-    kept: Vec<ParamGroup>,
-    loss_scale: Option<LossScale>,
-    reduces_in_half: bool,
+    /// The groups of kept parameters, each of which must match some.
+    pub(crate) kept: Vec<ParamGroup>,
+    pub(crate) loss_scale: Option<LossScale>,
+    /// True if replicas send each other rounded gradients.
+    pub(crate) reduces_in_half: bool,
 }
 
 impl Precision {
@@ -68,25 +70,10 @@ impl Precision {
         self
     }
 
-    /// Returns true if replicas send each other rounded gradients.
-    pub(crate) fn reduces_in_half(&self) -> bool {
-        self.reduces_in_half
-    }
-
-    /// The loss scale, if there is one.
-    pub(crate) fn scale(&self) -> Option<LossScale> {
-        self.loss_scale
-    }
-
     /// The type in which a module uses a parameter of this name, which it holds in its `own` type.
     pub(in crate::stage) fn computed(&self, id: ParamId, name: &str, own: DType) -> DType {
         let keeps = || self.kept.iter().any(|group| group.matches(&id, Some(name)));
         if own == DType::F64 || keeps() { own } else { self.computed.into() }
-    }
-
-    /// The groups of kept parameters, each of which must match some.
-    pub(crate) fn kept(&self) -> &[ParamGroup] {
-        &self.kept
     }
 }
 

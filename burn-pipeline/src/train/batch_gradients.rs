@@ -97,10 +97,7 @@ impl BatchGradients {
                 let mut row = rows.remove(microbatch).unwrap_or_default().into_iter();
                 let own = gradients.into_iter().enumerate();
                 let own = own.map(|(tensor, own)| own.map(|own| self.summand(name, tensor, own)));
-                let sum = own.map(|own| match (row.next().flatten(), own) {
-                    (Some(sum), Some(own)) => Some(sum.plus(own)),
-                    (sum, own) => sum.or(own),
-                });
+                let sum = own.map(|own| row.next().flatten().into_iter().chain(own).reduce(AnyTensor::plus));
                 let sum = sum.collect();
                 rows.insert(*microbatch, sum);
             }
@@ -121,11 +118,6 @@ impl BatchGradients {
     fn joined(&self, split: Split, column: Vec<Option<AnyTensor>>) -> Result<Option<AnyTensor>, Unlike> {
         let Some(like) = column.iter().flatten().next().cloned() else { return Ok(None) };
         let dim = if let Split::Dim(dim) = split { Some(dim) } else { None };
-        let fits = |one: &AnyTensor| {
-            let (own, other) = (one.shape(), like.shape());
-            let same = |at: usize| Some(at) == dim || own[at] == other[at];
-            own.num_dims() == other.num_dims() && one.dtype() == like.dtype() && (0..own.num_dims()).all(same)
-        };
         let filled = |(piece, &size): (Option<AnyTensor>, &usize)| match (piece, dim) {
             (None, Some(dim)) => {
                 let mut shape = like.shape();
@@ -135,7 +127,7 @@ impl BatchGradients {
             (piece, _) => piece,
         };
         let pieces: Vec<AnyTensor> = column.into_iter().zip(&self.sizes).filter_map(filled).collect();
-        if !pieces.iter().all(fits) {
+        if !pieces.iter().all(|piece| piece.joins(&like, dim)) {
             return Err(Unlike);
         }
         let whole = match dim {

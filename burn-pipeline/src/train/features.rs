@@ -149,15 +149,4 @@ mod tests {
             assert!(guide.contains(reason), "{reason}");
         }
     }
-
-    #[test]
-    fn a_pair_is_refused_in_either_order_and_a_feature_goes_with_itself() {
-        for (first, second, reason) in REFUSED {
-            for chosen in [[first, second], [second, first]] {
-                assert_eq!(Feature::check(&chosen), Err(NotTogether { first, second, reason }));
-            }
-            assert_eq!(Feature::check(&[first, first]), Ok(()));
-        }
-        assert_eq!(Feature::check(&[]), Ok(()));
-    }
 }

@@ -55,12 +55,12 @@ pub struct Pipeline {
 impl Pipeline {
     /// The placement of stages on ranks.
     pub fn placement(&self) -> &Placement {
-        self.plans.placement()
+        &self.plans.placement
     }
 
     /// The tied parameters that were found, and how their gradients are summed.
     pub fn shared(&self) -> &[SharedReport] {
-        self.stages.shared()
+        &self.stages.shared
     }
 
     /// The lowered plan that trains a batch of this many microbatches; with data-parallel replicas, one replica's part.
@@ -68,7 +68,7 @@ impl Pipeline {
     /// # Errors
     /// Returns [`BuildError`] if the schedule cannot be built for that number.
     pub fn plan(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
-        self.plans.training(microbatches)
+        self.plans.checked(true, microbatches)
     }
 
     /// Leaves a job of several processes because of an error outside of the pipeline, for example of a data loader. The
@@ -92,7 +92,7 @@ impl Pipeline {
     where
         T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        match self.ranks.are_processes() {
+        match self.ranks.processes {
             true => self.ask(Exchange(own)),
             false => Ok(vec![own]),
         }
@@ -109,7 +109,7 @@ impl Pipeline {
 
     /// When ranks are processes: tells the others if this one refuses a call, so that they do not run it.
     pub(super) fn admit<T, E: Display>(&mut self, admitted: Result<T, E>) -> Result<T, E> {
-        if let (true, Err(refusal)) = (self.ranks.are_processes(), &admitted) {
+        if let (true, Err(refusal)) = (self.ranks.processes, &admitted) {
             // The reply is this refusal, or a failure of another rank, which is logged; if it closed the pipeline, the
             // next call says so.
             let _ = self.ask(Refuse(refusal.to_string()));

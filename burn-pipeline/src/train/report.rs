@@ -9,7 +9,7 @@ use burn_pipeline_plan::simulate::{IdlePeriod, idle_periods};
 use burn_pipeline_plan::trace::{Event, Track};
 
 /// The report of [`Pipeline::step`](crate::train::Pipeline::step).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct StepReport {
     /// The loss over all batches since the last step, by the loss contract.
     pub loss: f64,

@@ -15,14 +15,14 @@ use std::sync::Arc;
 /// All stages of a model, and their tied parameters.
 #[derive(Debug)]
 pub(crate) struct Stages {
-    facts: Vec<StageFacts>,
+    pub(crate) facts: Vec<StageFacts>,
     /// The vocabulary-parallel layers.
     pieces: Vec<StageFacts>,
-    shared: Vec<SharedReport>,
+    pub(crate) shared: Vec<SharedReport>,
     /// The names of all parameters and buffers in the model, each once.
-    names: Arc<[String]>,
+    pub(crate) names: Arc<[String]>,
     /// True if steps compute gradients of the batch.
-    input_gradients: bool,
+    pub(crate) input_gradients: bool,
 }
 
 impl Stages {
@@ -42,21 +42,12 @@ impl Stages {
         Self::new(facts.concat(), shared.into_iter().next().unwrap_or_default(), input_gradients)
     }
 
-    pub(crate) fn input_gradients(&self) -> bool {
-        self.input_gradients
-    }
-
     /// Replaces the facts of some stages.
     pub(crate) fn renewed(&self, now: Vec<StageFacts>) -> Self {
         let others =
             self.facts.iter().chain(&self.pieces).filter(|known| !now.iter().any(|facts| facts.stage == known.stage));
         let facts = others.cloned().chain(now.iter().cloned()).collect();
         Self::new(facts, self.shared.clone(), self.input_gradients)
-    }
-
-    /// The names of all parameters and buffers in the model, each once.
-    pub(crate) fn names(&self) -> Arc<[String]> {
-        self.names.clone()
     }
 
     /// Refuses a group that matches no parameter of the model.
@@ -88,14 +79,6 @@ impl Stages {
         let Some((list, _)) = lists().find(|(list, _)| is_empty(list)) else { return Ok(()) };
         let paths: BTreeSet<&String> = self.facts.iter().flat_map(|facts| &facts.names).map(|(path, _)| path).collect();
         Err(BuildError::EmptyList { list: list.clone(), paths: some(paths) })
-    }
-
-    pub(crate) fn facts(&self) -> &[StageFacts] {
-        &self.facts
-    }
-
-    pub(crate) fn shared(&self) -> &[SharedReport] {
-        &self.shared
     }
 
     pub(crate) fn has_loss(&self) -> bool {
@@ -251,8 +234,7 @@ impl Stages {
 
     /// The index of the tied parameter that a stage holds at this path.
     fn shared_at(&self, stage: usize, path: &str) -> Option<usize> {
-        let holds = |report: &SharedReport| report.copies.iter().any(|copy| copy.stage == stage && copy.path == path);
-        self.shared.iter().position(holds)
+        self.shared.iter().position(|report| report.holds(stage, path))
     }
 }
 

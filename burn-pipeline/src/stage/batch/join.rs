@@ -49,7 +49,7 @@ fn join(column: Vec<PayloadPart>, dim: usize) -> Result<PayloadPart, MicrobatchE
             other => others.push(other),
         }
     }
-    let alike = tensors.iter().all(|tensor| joinable(&tensors[0], tensor, dim));
+    let alike = tensors.iter().all(|tensor| tensors[0].joins(tensor, Some(dim)));
     let equal = others.iter().all(|other| match (&others[0], other) {
         (PayloadPart::Tag(one), PayloadPart::Tag(other)) => one == other,
         (PayloadPart::Host(one), PayloadPart::Host(other)) => one == other,
@@ -62,12 +62,4 @@ fn join(column: Vec<PayloadPart>, dim: usize) -> Result<PayloadPart, MicrobatchE
         }
         _ => Err(MicrobatchError::Structure),
     }
-}
-
-fn joinable(a: &AnyTensor, b: &AnyTensor, dim: usize) -> bool {
-    let (left, right) = (a.shape(), b.shape());
-    a.dtype() == b.dtype()
-        && left.num_dims() == right.num_dims()
-        && dim < left.num_dims()
-        && (0..left.num_dims()).all(|d| d == dim || left[d] == right[d])
 }

@@ -104,28 +104,24 @@ fn first(tensor: &AnyTensor) -> Result<f64, String> {
 
 /// What a user's loss function returns: a `Tensor<1>`, alone or with a weight.
 #[derive(Clone, Debug)]
-pub struct Loss {
-    pub(crate) value: Tensor<1>,
-    pub(crate) weight: Option<Weight>,
-    pub(crate) observed: Option<Tensor<1>>,
-}
+pub struct Loss(pub(crate) LossPart);
 
 impl Loss {
     /// A sum over the microbatch with its weight (for [`Reduction::Weighted`]).
     pub fn weighted(sum: Tensor<1>, weight: impl Into<Weight>) -> Self {
-        Self { value: sum, weight: Some(weight.into()), observed: None }
+        Self(LossPart { weight: Some(weight.into()), ..Self::from(sum).0 })
     }
 
     /// Adds numbers of the microbatch that every rank receives once the step is over (auxiliary losses, counts). They
     /// are read together with the losses and take no part in the backward.
     pub fn observing(self, numbers: Tensor<1>) -> Self {
-        Self { observed: Some(numbers), ..self }
+        Self(LossPart { observed: Some(AnyTensor::new(numbers)), ..self.0 })
     }
 }
 
 impl From<Tensor<1>> for Loss {
     fn from(value: Tensor<1>) -> Self {
-        Self { value, weight: None, observed: None }
+        Self(LossPart { value: AnyTensor::new(value), weight: None, observed: None, output: None })
     }
 }
 
@@ -139,13 +135,6 @@ pub(crate) struct LossPart {
     pub observed: Option<AnyTensor>,
     /// The outputs that the loss was computed from, if the caller wants them.
     pub output: Option<Payload>,
-}
-
-impl From<Loss> for LossPart {
-    fn from(loss: Loss) -> Self {
-        let observed = loss.observed.map(AnyTensor::new);
-        Self { value: AnyTensor::new(loss.value), weight: loss.weight, observed, output: None }
-    }
 }
 
 /// Its tensors come in this order: the loss, its weight if that was computed, the observed numbers, the outputs.

@@ -10,7 +10,7 @@
 
 use super::split::{Cuttable, MicrobatchError, Split};
 use super::whole::Batch;
-use crate::payload::{AnyTensor, Payload, TensorKind};
+use crate::payload::{AnyTensor, Payload, PayloadPart, TensorKind};
 
 impl Batch {
     /// Checks all split rules and cuts the batch into at most `count` microbatches.
@@ -49,8 +49,8 @@ fn bounds(samples: usize, count: usize) -> Vec<usize> {
 /// A batch that has been cut; pieces are views, made on request.
 #[derive(Clone, Debug)]
 pub struct Microbatches {
-    batch: Batch,
-    bounds: Vec<usize>,
+    pub(super) batch: Batch,
+    pub(super) bounds: Vec<usize>,
 }
 
 impl Microbatches {
@@ -107,10 +107,6 @@ impl Microbatches {
         &self.batch
     }
 
-    pub(super) fn from_bounds(batch: Batch, bounds: Vec<usize>) -> Self {
-        Self { batch, bounds }
-    }
-
     /// One microbatch as a batch of its own.
     pub(crate) fn alone(&self, microbatch: usize) -> Batch {
         let piece = |part: Cuttable| Cuttable { payload: self.piece(&part, microbatch), ..part };
@@ -158,10 +154,40 @@ impl Microbatches {
         Ok(Payload::from_parts(parts))
     }
 
+    /// The checksum with which processes compare their batches: CRC-32 of names, tags, plain values, and every tensor's
+    /// element type, shape and values, read from its device.
+    ///
+    /// # Errors
+    /// Returns the device's message if a device cannot be read.
+    pub(crate) fn checksum(&self) -> Result<u32, String> {
+        let mut hasher = crc32fast::Hasher::new();
+        for batch in self.wholes() {
+            let extras = batch.extras.iter().map(|(name, extra)| (name.as_str(), extra));
+            let target = batch.target.iter().map(|target| ("target", target));
+            for (name, part) in [("input", &batch.input)].into_iter().chain(target).chain(extras) {
+                hasher.update(name.as_bytes());
+                add(&mut hasher, part)?;
+            }
+        }
+        Ok(hasher.finalize())
+    }
+
     fn piece(&self, part: &Cuttable, microbatch: usize) -> Payload {
         if !self.batch.pieces.is_empty() {
             return part.payload.clone();
         }
         part.piece(self.bounds[microbatch], self.bounds[microbatch + 1])
     }
+}
+
+/// Adds a part to a checksum.
+fn add(hasher: &mut crc32fast::Hasher, part: &Cuttable) -> Result<(), String> {
+    for part in part.payload.parts() {
+        match part {
+            PayloadPart::Host(value) => hasher.update(value.to_string().as_bytes()),
+            PayloadPart::Tag(tag) => hasher.update(&(*tag as u64).to_le_bytes()),
+            PayloadPart::Tensor(tensor) => tensor.add_to(hasher)?,
+        }
+    }
+    Ok(())
 }

@@ -1,10 +1,8 @@
 //! A batch, its microbatches, and what the loss of a microbatch means for the whole batch.
 //!
 //! Reading order: [`loss`] (the loss contract), [`split`] (rules), [`whole`] (the batch), [`microbatches`] (cutting
-//! it), [`pre_cut`] (batches given as microbatches), [`join`] (joining outputs), [`checksum`] (comparing batches
-//! between processes).
+//! it, and its checksum), [`pre_cut`] (batches given as microbatches), [`join`] (joining outputs).
 
-mod checksum;
 mod join;
 mod loss;
 mod microbatches;

@@ -38,7 +38,7 @@ impl Batch {
         if targets != 0 && targets != self.pieces.len() {
             return Err(MicrobatchError::SomeTargets { targets, pieces: self.pieces.len() });
         }
-        Ok(Microbatches::from_bounds(self, bounds))
+        Ok(Microbatches { batch: self, bounds })
     }
 }
 

@@ -123,10 +123,10 @@ impl<M: Stage> StageFunction<M> {
     }
 
     /// The loss of outputs against a target.
-    pub(crate) fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<Loss, StageError> {
+    pub(crate) fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<LossPart, StageError> {
         let loss = self.loss.as_ref().ok_or(StageError::NoLoss)?;
-        let loss = loss(output, target.ok_or(StageError::NoTarget)?).map_err(StageError::Target)?;
-        match (loss.value.dims(), &loss.weight) {
+        let Loss(loss) = loss(output, target.ok_or(StageError::NoTarget)?).map_err(StageError::Target)?;
+        match (loss.value.shape().as_slice(), &loss.weight) {
             ([1], Some(Weight::Device(weight))) if weight.shape().num_elements() != 1 => {
                 Err(StageError::WeightShape { shape: weight.shape().to_vec() })
             }
@@ -148,8 +148,7 @@ impl<M: Stage> StageFunction<M> {
                 (M::Output::from_payload(kept.clone()).map_err(StageError::Input)?, Some(kept))
             }
         };
-        let loss = self.loss(output, call.target)?;
-        Ok(ForwardOutput::Loss(Box::new(LossPart { output: kept, ..loss.into() })))
+        Ok(ForwardOutput::Loss(Box::new(LossPart { output: kept, ..self.loss(output, call.target)? })))
     }
 }
 

@@ -99,7 +99,7 @@ impl SeededDraws {
         mut run: impl FnMut(ForwardCall) -> Result<T, StageError>,
     ) -> Result<T, StageError> {
         // A checkpoint may bring a seed.
-        if self.awaited || self.awaited_if_seeded && self.seed.is_set() {
+        if self.awaited || self.awaited_if_seeded && self.seed.0.is_some() {
             return self.run_awaited(code, call, run);
         }
         let Some(seed) = self.seed.of(call.microbatch) else { return run(call) };

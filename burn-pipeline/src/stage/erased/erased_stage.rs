@@ -129,7 +129,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
     }
 
     fn prepare(&mut self, accumulation: Accumulation, optimizer: Option<ModuleOptimizer>) {
-        self.store = GradientStore::new(accumulation).widening(self.options.precision.is_some());
+        self.store = GradientStore::new(accumulation, self.options.precision.is_some());
         self.optimizer = optimizer;
         self.settle_types();
     }
@@ -154,7 +154,7 @@ impl<M: Stage> ErasedStage for Typed<M> {
             return Ok((output, None));
         }
         let given = M::Output::from_payload(output.clone()).map_err(StageError::Input)?;
-        Ok((output, Some(LossPart::from(self.function.loss(given, call.target)?).inner())))
+        Ok((output, Some(self.function.loss(given, call.target)?.inner())))
     }
 
     fn backward(&mut self, call: BackwardCall) -> Result<Gradients, StageError> {

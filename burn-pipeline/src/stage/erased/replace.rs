@@ -166,7 +166,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
             })?;
             // Devices are equal with and without autodiff, but a parameter without autodiff would not be trained.
             let differs = |got: &&Device| *got != device || got.is_autodiff() != device.is_autodiff();
-            let Some(got) = devices.get(&fresh.id.val()).filter(differs) else { continue };
+            let Some(got) = devices.get(&fresh.id).filter(differs) else { continue };
             let (path, got, expected) = (fresh.path.clone(), format!("{got:?}"), format!("{device:?}"));
             return Err(ReplaceError::Device { path, got, expected });
         }
@@ -194,8 +194,8 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 }
 
 /// The device of each float parameter.
-fn float_devices<M: Module>(module: &M) -> BTreeMap<u64, Device> {
+fn float_devices<M: Module>(module: &M) -> BTreeMap<ParamId, Device> {
     let mut devices = BTreeMap::new();
-    each_float(module, |_, param| drop(devices.insert(param.id().val(), param.value().device())));
+    each_float(module, |_, param| drop(devices.insert(param.id(), param.value().device())));
     devices
 }

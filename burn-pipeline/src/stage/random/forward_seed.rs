@@ -10,25 +10,15 @@
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// The seed that the forwards of one stage draw random numbers from.
+/// The seed that the forwards of one stage draw random numbers from. It should differ from batch to batch and from stage
+/// to stage; `None` leaves draws to the device.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ForwardSeed {
-    seed: Option<u64>,
-}
+pub(crate) struct ForwardSeed(pub(crate) Option<u64>);
 
 impl ForwardSeed {
-    /// A seed, which should differ from batch to batch and from stage to stage; `None` leaves draws to the device.
-    pub(crate) fn new(seed: Option<u64>) -> Self {
-        Self { seed }
-    }
-
-    pub(crate) fn is_set(&self) -> bool {
-        self.seed.is_some()
-    }
-
     /// The seed of a microbatch.
     pub(crate) fn of(&self, microbatch: usize) -> Option<u64> {
-        self.seed.map(|seed| mixed(seed, microbatch as u64))
+        self.0.map(|seed| mixed(seed, microbatch as u64))
     }
 
     /// The generator of a microbatch.

@@ -117,22 +117,30 @@ pub(in crate::stage) fn each_float<M: Module>(module: &M, mut see: impl FnMut(&P
 
 /// The module with another value at each path for which there is one. It keeps identifiers, and what Burn remembers
 /// about training.
-pub(in crate::stage) fn with_each<M: Module>(module: M, value: impl FnMut(&dyn AnyParam) -> Option<AnyTensor>) -> M {
+pub(in crate::stage) fn with_each<M: Module>(
+    module: M,
+    mut value: impl FnMut(&dyn AnyParam) -> Option<AnyTensor>,
+) -> M {
+    with_renamed(module, |param| value(param).map(|value| (param.id(), value)))
+}
+
+/// Like [`with_each`], with another identifier too.
+pub(super) fn with_renamed<M: Module>(module: M, new: impl FnMut(&dyn AnyParam) -> Option<(ParamId, AnyTensor)>) -> M {
     struct With<F>(F);
 
-    impl<F: FnMut(&dyn AnyParam) -> Option<AnyTensor>> With<F> {
+    impl<F: FnMut(&dyn AnyParam) -> Option<(ParamId, AnyTensor)>> With<F> {
         fn mapped<const D: usize, K: Basic + 'static>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
         where
             Tensor<D, K>: Parameter,
             Param<Tensor<D, K>>: AnyParam,
         {
-            let Some(value) = (self.0)(&param) else { return param };
-            let (id, _, mapper) = param.consume();
+            let Some((id, value)) = (self.0)(&param) else { return param };
+            let (_, _, mapper) = param.consume();
             Param::from_mapped_value(id, Tensor::from_dispatch(value.into_dispatch()), mapper)
         }
     }
 
-    impl<F: FnMut(&dyn AnyParam) -> Option<AnyTensor>> ModuleMapper for With<F> {
+    impl<F: FnMut(&dyn AnyParam) -> Option<(ParamId, AnyTensor)>> ModuleMapper for With<F> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             self.mapped(param)
         }
@@ -146,5 +154,5 @@ pub(in crate::stage) fn with_each<M: Module>(module: M, value: impl FnMut(&dyn A
         }
     }
 
-    module.map(&mut With(value))
+    module.map(&mut With(new))
 }

@@ -26,7 +26,7 @@ pub(in crate::stage) type WeightGradients = Vec<(ParamId, AnyTensor)>;
 /// The sum of weight gradients over microbatches, by parameter.
 #[derive(Debug, Default)]
 pub(crate) struct GradientStore {
-    accumulation: Accumulation,
+    pub(crate) accumulation: Accumulation,
     sums: HashMap<ParamId, AnyTensor>,
     early: BTreeMap<usize, WeightGradients>,
     /// One of two parts of a microbatch's gradients.
@@ -37,19 +37,14 @@ pub(crate) struct GradientStore {
 }
 
 impl GradientStore {
-    pub(crate) fn new(accumulation: Accumulation) -> Self {
-        Self { accumulation, ..Self::default() }
-    }
-
-    /// Adds half-precision gradients in f32.
-    pub(in crate::stage) fn widening(mut self, wide: bool) -> Self {
-        self.wide = wide;
-        self
+    /// If `wide`, half-precision gradients are added in f32.
+    pub(crate) fn new(accumulation: Accumulation, wide: bool) -> Self {
+        Self { accumulation, wide, ..Self::default() }
     }
 
     /// An empty store with the same rules.
     pub(crate) fn emptied(&self) -> Self {
-        Self::new(self.accumulation).widening(self.wide)
+        Self::new(self.accumulation, self.wide)
     }
 
     /// A sum that was made in f32, in the type of the sums of gradients of type `own`.
@@ -64,10 +59,6 @@ impl GradientStore {
         self.next = first.unwrap_or(usize::MAX);
         self.early.clear();
         self.halves.clear();
-    }
-
-    pub(crate) fn accumulation(&self) -> Accumulation {
-        self.accumulation
     }
 
     /// Adds the gradients that were held back, in microbatch order.

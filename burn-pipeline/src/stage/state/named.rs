@@ -1,10 +1,11 @@
 //! A module's float parameters by path, including tied parameters, which have several paths.
 
-use super::each::{each_float, with_each};
+use super::each::{each_float, with_each, with_renamed};
 use super::names::Names;
 use crate::payload::AnyTensor;
-use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
-use burn::tensor::{Bool, DType, Int, Tensor};
+use burn::backend::{Dispatch, ops::FloatTensorOps};
+use burn::module::{Module, ParamId};
+use burn::tensor::DType;
 use std::collections::{HashMap, HashSet};
 
 /// One float parameter of a module.
@@ -76,35 +77,14 @@ pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
 /// Panics if the module has running statistics (Burn's `RunningState`): Burn gives them no other identifier, and the
 /// two modules would share them. Make the second module by its config then.
 pub fn untied<M: Module>(module: M) -> M {
-    struct Untied(HashMap<ParamId, ParamId>);
-
-    impl Untied {
-        fn renamed<T: Parameter>(&mut self, param: Param<T>, apart: impl FnOnce(T) -> T) -> Param<T> {
-            let (id, value, mapper) = param.consume();
-            Param::from_mapped_value(*self.0.entry(id).or_default(), apart(value), mapper)
-        }
-    }
-
-    impl ModuleMapper for Untied {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            // One leaf of autodiff's graph would get the gradients of both.
-            self.renamed(param, |value| match value.is_require_grad() {
-                true => value.detach().require_grad(),
-                false => value,
-            })
-        }
-
-        fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-            self.renamed(param, |value| value)
-        }
-
-        fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-            self.renamed(param, |value| value)
-        }
-    }
-
-    let before = parameter_ids(&module);
-    let apart = module.map(&mut Untied(HashMap::new()));
+    let (before, mut ids) = (parameter_ids(&module), HashMap::<ParamId, ParamId>::new());
+    let apart = with_renamed(module, |param| {
+        let value = param.base();
+        // One leaf of autodiff's graph would get the gradients of both.
+        let apart = |value| Dispatch::float_set_require_grad(Dispatch::float_detach(value), true);
+        let value = if param.is_trained() { AnyTensor::from_dispatch(apart(value.into_dispatch())) } else { value };
+        Some((*ids.entry(param.id()).or_default(), value))
+    });
     let shared = parameter_ids(&apart).iter().any(|id| before.contains(id));
     assert!(!shared, "running statistics keep their identifier in a clone: make the second module by its config");
     apart

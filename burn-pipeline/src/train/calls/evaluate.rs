@@ -84,7 +84,7 @@ impl Command for Evaluate {
     fn exchange(&self, rank: &mut Rank, mut own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
         own.run.outputs = deliver_outputs(rank, own.run.outputs, self.wants_outputs)?;
         // No rank leaves before its outputs are received.
-        rank.executor().gather(&())?;
+        rank.executor.gather(&())?;
         Ok(vec![own])
     }
 }

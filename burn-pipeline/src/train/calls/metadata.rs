@@ -31,10 +31,10 @@ impl Pipeline {
     }
 
     pub(super) fn learn_metadata(&mut self, batch: &Microbatches) -> Result<Metadata, PipelineError> {
-        let plan = metadata_plan(self.placement(), self.plans.skips(), self.stages.first_trained());
+        let plan = metadata_plan(self.placement(), &self.plans.skips, self.stages.first_trained());
         let plan = plan.map_err(|error| PipelineError::Plan(Box::new(error)))?;
         let routes = self.placement().routes();
-        let declared = self.stages.facts().iter().all(|facts| facts.declared);
+        let declared = self.stages.facts.iter().all(|facts| facts.declared);
         let zeros = match declared {
             true => Vec::new(),
             false => vec![batch.zeros(routes, 0)?, batch.zeros(routes, 1)?],

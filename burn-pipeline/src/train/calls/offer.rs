@@ -11,6 +11,7 @@ use crate::train::control::{Call, Command, exchange_facts, gather_results};
 use crate::train::facts::StageFacts;
 use crate::train::shared::Sharing;
 use crate::train::step::{Rank, caught};
+use burn::module::ParamId;
 use burn_pipeline_plan::cost::Partition;
 use burn_pipeline_plan::plan::StageId;
 use serde::{Deserialize, Serialize};
@@ -24,9 +25,9 @@ pub(super) struct RankOffer {
     /// The parameters of each copy that the rank holds, as text.
     pub(super) copies: Vec<String>,
     /// Parameters that the old module does not have or does not train, except declared ties: id and path.
-    fresh: Vec<(u64, String)>,
+    fresh: Vec<(ParamId, String)>,
     /// The parameters of the rank's other stages.
-    others: Vec<u64>,
+    others: Vec<ParamId>,
 }
 
 /// Checks that the offers of all ranks fit together.
@@ -37,7 +38,7 @@ pub(super) fn all_fit(offers: &[RankOffer]) -> Result<(), ReplaceError> {
     {
         return Err(ReplaceError::Unlike { one: (*first).clone(), other: (*other).clone() });
     }
-    let others: BTreeSet<u64> = offers.iter().flat_map(|offer| offer.others.iter().copied()).collect();
+    let others: BTreeSet<ParamId> = offers.iter().flat_map(|offer| offer.others.iter().copied()).collect();
     match offers.iter().flat_map(|offer| &offer.fresh).find(|(id, _)| others.contains(id)) {
         Some((_, path)) => Err(ReplaceError::Elsewhere { path: path.clone() }),
         None => Ok(()),
@@ -68,15 +69,15 @@ impl Command for Offer {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let mut offer = RankOffer { copies: Vec::new(), fresh: Vec::new(), others: Vec::new() };
-        let stages: Vec<StageId> = rank.executor().stages().keys().copied().collect();
+        let stages: Vec<StageId> = rank.executor.stages().keys().copied().collect();
         for stage in stages {
             if stage.index() != self.stage {
-                let held = rank.executor().stages().get(&stage);
-                offer.others.extend(held.iter().flat_map(|held| held.parameters()).map(|id| id.val()));
+                let held = rank.executor.stages().get(&stage);
+                offer.others.extend(held.iter().flat_map(|held| held.parameters()));
                 continue;
             }
             match self.offer(rank, stage) {
-                Ok(Some(offered)) => offer.add(&offered, rank.sharing()),
+                Ok(Some(offered)) => offer.add(&offered, &rank.sharing),
                 Ok(None) => {}
                 Err(refused) => return Ok(Err(refused)),
             }
@@ -92,22 +93,22 @@ impl Command for Offer {
 impl Offer {
     /// Makes one copy's offer; `None` if its module has another type.
     fn offer(&self, rank: &mut Rank, stage: StageId) -> Result<Option<Offered>, ReplaceError> {
-        if rank.executor().group.is_sharded(stage) {
+        if rank.executor.group.is_sharded(stage) {
             return Err(ReplaceError::Sharded);
         }
-        let (number, stages, device) = (rank.number(), rank.placement().stages(), rank.executor().device().clone());
+        let (number, stages, device) = (rank.number(), rank.placement.stages(), rank.executor.device().clone());
         let (index, cut) = (self.stage, self.cut.clone());
         let (group, replicas) = (TensorGroup::alone(), TensorGroup::alone());
         let at = StageContext { index, stages, rank: number, device: device.clone(), cut, group, replicas };
-        rank.executor().link().set_activity(Activity::Building(stage));
+        rank.executor.link().set_activity(Activity::Building(stage));
         let change = (self.make)(&at);
-        let Some(held) = rank.executor().stages().get_mut(&stage) else { return Ok(None) };
+        let Some(held) = rank.executor.stages().get_mut(&stage) else { return Ok(None) };
         let made = caught(number, || Self::NAME.to_owned(), || Ok(held.offer_module(change.as_ref(), &device)));
         let offered = made.map_err(|panic| match panic {
             ExecuteError::RankPanic { message, .. } => ReplaceError::Panic { message },
             other => ReplaceError::Panic { message: other.to_string() },
         })??;
-        let changed = offered.as_ref().and_then(|offered| rank.sharing().changed_by(offered));
+        let changed = offered.as_ref().and_then(|offered| rank.sharing.changed_by(offered));
         changed.map_or(Ok(offered), |path| Err(ReplaceError::Shared { path }))
     }
 }
@@ -121,7 +122,7 @@ impl RankOffer {
         let floats = offered.after.iter().map(described);
         self.copies.push(floats.chain(offered.buffers.iter().cloned()).collect::<Vec<_>>().join("; "));
         let untied = offered.fresh().filter(|fresh| !sharing.declares(&fresh.path));
-        self.fresh.extend(untied.map(|fresh| (fresh.id.val(), fresh.path.clone())));
+        self.fresh.extend(untied.map(|fresh| (fresh.id, fresh.path.clone())));
     }
 }
 
@@ -139,22 +140,22 @@ impl Command for Finish {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let index = self.stage;
         if self.adopt {
-            rank.change_weights();
-            rank.sharing_mut().replaced = true;
+            rank.changes_weights = true;
+            rank.sharing.replaced = true;
         }
-        for (_, held) in rank.executor().stages().iter_mut().filter(|(stage, _)| stage.index() == index) {
+        for (_, held) in rank.executor.stages().iter_mut().filter(|(stage, _)| stage.index() == index) {
             if self.adopt { held.adopt_module() } else { held.withdraw_module() }
         }
         if !self.adopt {
             return Ok(Vec::new());
         }
         rank.equalize()?;
-        let stages = rank.executor().stages().iter().filter(|(stage, _)| stage.index() == index);
+        let stages = rank.executor.stages().iter().filter(|(stage, _)| stage.index() == index);
         Ok(stages.map(|(&stage, held)| StageFacts::of(stage, held.as_ref())).collect())
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        let (timeout, placement) = (rank.executor().timeout(), rank.placement().clone());
-        Ok(vec![exchange_facts(rank.executor().link(), own, &placement, timeout)?])
+        let (timeout, placement) = (rank.executor.timeout(), rank.placement.clone());
+        Ok(vec![exchange_facts(rank.executor.link(), own, &placement, timeout)?])
     }
 }

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 /// Gives every rank what all ranks measured.
 pub(super) fn gather_measured(rank: &mut Rank, own: &mut BatchOutcome) -> Result<(), ExecuteError> {
-    let (me, mut table) = (rank.number(), rank.executor().gather(&own.measured)?);
+    let (me, mut table) = (rank.number(), rank.executor.gather(&own.measured)?);
     for (peer, row) in table.iter_mut().enumerate() {
         for measured in row {
             let stages = measured.message_bytes.keys().chain(measured.skip_bytes.keys());
             let stages = stages.chain(measured.activations.keys()).copied();
-            ExecuteError::refuse_unknown(me, peer, rank.placement(), stages)?;
+            ExecuteError::refuse_unknown(me, peer, &rank.placement, stages)?;
             measured.events.iter_mut().for_each(|event| event.rank = peer);
         }
     }

@@ -38,7 +38,7 @@ impl Pipeline {
     /// # Errors
     /// Returns [`PipelineError::NoSuchModule`] if the stage is not an `M`. Also fails if a rank does not respond.
     pub fn module<M: Stage>(&mut self, stage: usize) -> Result<M, PipelineError> {
-        let sharded = self.stages.facts().iter().any(|facts| facts.sharded);
+        let sharded = self.stages.facts.iter().any(|facts| facts.sharded);
         let modules = self.ask(Module { stage, sharded })?.into_iter().flatten();
         // The copy is in an `Option`, from which it can be moved out of the box.
         let module = modules.filter_map(|module| module.downcast::<Option<M>>().ok()).find_map(|module| *module);
@@ -113,8 +113,8 @@ fn of_stages<T>(
     rank: &mut Rank,
     read: impl Fn(&mut dyn ErasedStage, Holders<'_>) -> T,
 ) -> Result<OfStages<T>, ExecuteError> {
-    let (number, groups) = (rank.number(), rank.executor().groups().clone());
-    let stages = rank.executor().stages();
+    let (number, groups) = (rank.number(), rank.executor.groups().clone());
+    let stages = rank.executor.stages();
     let of_stage = |(&stage, held): (&StageId, &mut Box<dyn ErasedStage>)| {
         let holders = groups.of(stage);
         holders.joins(held.parameters()).then(|| (stage, read(held.as_mut(), holders)))
@@ -135,8 +135,8 @@ impl Command for Engines {
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let placement = rank.placement().clone();
-        let stages = rank.executor().stages().iter().filter(|(stage, _)| placement.contains(**stage));
+        let placement = rank.placement.clone();
+        let stages = rank.executor.stages().iter().filter(|(stage, _)| placement.contains(**stage));
         Ok(stages.map(|(&stage, held)| (stage, held.engine().report())).collect())
     }
 }
@@ -162,12 +162,8 @@ impl Command for Module {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let stage = StageId::new(self.stage);
-        let number = rank.number();
-        rank.with_whole_weights(|rank| {
-            // Cloning the user's type may run user code.
-            let read = || Ok(rank.executor().stages().get(&stage).map(|held| held.module()));
-            caught(number, || Self::NAME.to_owned(), read)
-        })
+        // Cloning the user's type may run user code.
+        rank.with_whole_weights(Self::NAME, |rank| Ok(rank.executor.stages().get(&stage).map(|held| held.module())))
     }
 }
 
@@ -182,7 +178,7 @@ impl Command for Weights {
             stage.settle();
             stage.weights().into_iter().map(|(id, weight)| Some(holders.whole(id, weight).unshared())).collect()
         };
-        rank.with_whole_weights(|rank| of_stages(rank, weights))
+        rank.with_whole_weights(Self::NAME, |rank| of_stages(rank, weights))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -202,9 +198,9 @@ impl Command for TakeGradients {
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let odd = rank.finish_gradients()?.non_finite;
         if odd.is_some() {
-            rank.executor().stages().values_mut().for_each(|stage| stage.gradients().clear());
+            rank.executor.stages().values_mut().for_each(|stage| stage.gradients().clear());
         }
-        rank.executor().exchanging(None, ReplicaGroup::gather_gradients)?;
+        rank.executor.exchanging(None, ReplicaGroup::gather_gradients)?;
         let gradients = of_stages(rank, |stage, holders| {
             let parameters = stage.parameters().into_iter();
             parameters.map(|id| stage.gradients().get(id).cloned().map(|own| holders.whole(id, own))).collect()
@@ -236,28 +232,20 @@ impl Command for NamedWeights {
             let own = if self.merged { stage.merged_weights() } else { stage.named_weights() };
             own.into_iter().map(whole).collect()
         };
-        rank.with_whole_weights(|rank| of_stages(rank, weights))
+        rank.with_whole_weights(Self::NAME, |rank| of_stages(rank, weights))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        /// A weight without its values: its id, its path in the module, its names, and the modules around it.
-        type Label = (u64, String, Vec<String>, Vec<String>);
-        let label = |weight: &NamedWeight| -> Label {
-            (weight.id.val(), weight.path.clone(), weight.names.clone(), weight.containers.clone())
+        type Sent = (i64, String, Vec<String>, Vec<String>, AnyTensor);
+        let sent = |NamedWeight { id, path, names, containers, value }: NamedWeight| -> Sent {
+            (id.val().cast_signed(), path, names, containers, value)
         };
-        let labels: OfStages<Vec<Label>> =
-            own.iter().map(|(stage, weights)| (*stage, weights.iter().map(label).collect())).collect();
-        let labels = in_model_order(rank.executor().gather(&labels)?);
-        let values = own
-            .into_iter()
-            .map(|(stage, weights)| (stage, weights.into_iter().map(|weight| Some(weight.value)).collect()));
-        let stages = gather_tensors(rank, values.collect())?.into_iter().zip(labels);
-        let named = stages.map(|((stage, values), (_, labels))| {
-            let weight = |((id, path, names, containers), value): (Label, Option<AnyTensor>)| {
-                Some(NamedWeight { id: ParamId::from(id), path, names, containers, value: value? })
-            };
-            (stage, labels.into_iter().zip(values).filter_map(weight).collect())
-        });
-        Ok(vec![named.collect()])
+        let received = |(id, path, names, containers, value): Sent| {
+            let id = ParamId::from(id.cast_unsigned());
+            NamedWeight { id, path, names, containers, value }
+        };
+        let own = own.into_iter().map(|(stage, weights)| (stage, weights.into_iter().map(sent).collect::<Vec<_>>()));
+        let all = gather_tensors(rank, own.collect())?.into_iter();
+        Ok(vec![all.map(|(stage, weights)| (stage, weights.into_iter().map(received).collect())).collect()])
     }
 }

@@ -42,7 +42,7 @@ impl Pipeline {
         }
         let began = Instant::now();
         let step = self.training.progress().steps + 1;
-        let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names() };
+        let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names.clone() };
         let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
@@ -95,31 +95,23 @@ impl Pipeline {
         }
         let stages = self.placement().stages();
         let mut report = StepReport {
-            loss: 0.0,
-            gradient_norm: None,
-            skipped: None,
             skipped_steps: self.training.skipped_steps(),
             loss_scale: self.training.progress().loss_scale.map(|scale| scale.factor),
-            losses: Vec::new(),
-            observed: Vec::new(),
-            outputs: Vec::new(),
-            of_batch: self.stages.input_gradients().then(|| BatchGradients::new(&batch, self.widens)),
+            of_batch: self.stages.input_gradients.then(|| BatchGradients::new(&batch, self.widens)),
             microbatches: batch.len(),
             samples: batch.samples(),
-            seconds: 0.0,
-            peak_held: Vec::new(),
-            peak_held_bytes: Vec::new(),
             activations: vec![None; stages],
             weight_bytes: self.stages.weight_bytes(),
             message_bytes: vec![0; stages],
             skip_bytes: vec![0; stages],
             timeline: Track { name: "measured".to_owned(), ranks: self.plans.ranks(), events: Vec::new() },
+            ..StepReport::default()
         };
         let (step, seed, values) =
             (self.training.progress().steps + 1, self.training.batch_seed(), self.compared(&batch));
         let scaled = self.training.scaled();
-        let (outputs, of_batch) = (self.settings.outputs, self.stages.input_gradients());
-        let (last, processes) = (then.is_some(), self.ranks.are_processes());
+        let (outputs, of_batch) = (self.settings.outputs, self.stages.input_gradients);
+        let (last, processes) = (then.is_some(), self.ranks.processes);
         // Only processes compare it.
         let then = then.filter(|_| processes).map_or_else(|| "no step".to_owned(), Apply::described);
         let train = Train { parts, batch, values, seed, scaled, step, last, then, outputs, of_batch };
@@ -208,7 +200,7 @@ impl Command for Train {
 
     fn run(&self, rank: &mut Rank, began: Instant) -> Result<BatchOutcome, ExecuteError> {
         rank.draw_from(self.seed);
-        rank.scale_losses(self.scaled);
+        rank.contract.scaled = self.scaled;
         let (share, plan) = self.parts.of(rank.replica());
         let share = ReplicaShare { reduce: self.last, ..share };
         Ok(rank.accumulate(plan, &self.batch, began, self.step, share)?.for_another_thread())
@@ -216,7 +208,7 @@ impl Command for Train {
 
     fn exchange(&self, rank: &mut Rank, mut own: BatchOutcome) -> Result<Vec<BatchOutcome>, ExecuteError> {
         let (outputs, of_batch) = (std::mem::take(&mut own.run.outputs), std::mem::take(&mut own.run.of_batch));
-        if rank.sends_outputs() {
+        if rank.settings.outputs {
             own.run.outputs = deliver_outputs(rank, outputs, self.outputs)?;
         }
         if self.of_batch {

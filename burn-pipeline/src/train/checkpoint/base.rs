@@ -7,16 +7,16 @@
 //! 2. A save over a base leaves out the values of those that the base holds with the same digest. If the base is
 //!    another checkpoint, the manifest names its folder, and the digest of its manifest, which has the checksums of its
 //!    files; a load reads the values there, and compares both digests.
-//! 3. If the base is what `load_pretrained` gave, the job keeps the digests of these values (`digests`), and the
+//! 3. If the base is what `load_pretrained` gave, the job keeps the digests of these values (`Given`), and the
 //!    manifest names their stores. A load leaves such parameters as they are, and refuses others than those saved: the
 //!    rules by which a store is read are the program's code, so the program loads the base first.
 
-use super::digests::{HeldDigest, digest};
 use super::error::CheckpointError;
 use super::folder::{Base, Checkpoints};
 use super::manifest::{BaseEntry, ParameterEntry};
 use super::pretrained::Given;
 use super::stored::Checkpoint;
+use super::tensors::{HeldDigest, digest};
 use crate::stage::{NamedWeight, ParameterState};
 use crate::tensor_parallel::Holders;
 use burn::module::ParamId;

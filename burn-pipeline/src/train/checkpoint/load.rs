@@ -43,7 +43,7 @@ impl Pipeline {
         self.load_contents(checkpoint, Contents::All)?;
         self.training.resume(checkpoint.progress());
         self.branch.goes_on_from(checkpoint.folder(), checkpoint.manifest.serial);
-        self.ranks.are_even_again();
+        self.ranks.uneven = None;
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Command for Read {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
-        rank.executor().link().set_activity(Activity::Loading);
+        rank.executor.link().set_activity(Activity::Loading);
         caught(rank.number(), || Self::NAME.to_owned(), || Ok(self.offer(rank)))
     }
 
@@ -122,9 +122,9 @@ impl Command for Read {
 
 impl Read {
     fn offer(&self, rank: &mut Rank) -> Result<BTreeSet<usize>, CheckpointError> {
-        let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
+        let (sharing, groups) = (rank.sharing.clone(), rank.executor.groups().clone());
         // The ranks that hold pieces of a stage join them here, before one of them can fail.
-        let digests = rank.executor().stages().iter().map(|(&stage, held)| {
+        let digests = rank.executor.stages().iter().map(|(&stage, held)| {
             let weights = names_to_find(held.as_ref(), stage, &sharing);
             (stage, self.checkpoint.digests_of(&weights, groups.of(stage)))
         });
@@ -156,7 +156,7 @@ impl Command for ReadPretrained {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         whole_weights(rank)?;
-        rank.executor().link().set_activity(Activity::Loading);
+        rank.executor.link().set_activity(Activity::Loading);
         caught(rank.number(), || Self::NAME.to_owned(), || Ok(self.offer(rank)))
     }
 
@@ -167,11 +167,11 @@ impl Command for ReadPretrained {
 
 impl ReadPretrained {
     fn offer(&self, rank: &mut Rank) -> Result<Fit, CheckpointError> {
-        let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
+        let (sharing, groups) = (rank.sharing.clone(), rank.executor.groups().clone());
         let mut opened = Opened::new(&self.weights)?;
         let mut scaled = HashMap::new();
-        if opened.has_adapters() {
-            for (&stage, held) in rank.executor().stages().iter_mut() {
+        if opened.adapters.is_some() {
+            for (&stage, held) in rank.executor.stages().iter_mut() {
                 scaled.insert(stage, scales(held.as_mut())?);
             }
         }
@@ -187,8 +187,8 @@ impl ReadPretrained {
 
 /// Gathers whole values to compare and adopt; [`Finish`] cuts them again.
 fn whole_weights(rank: &mut Rank) -> Result<(), ExecuteError> {
-    if rank.executor().group.any_sharded() {
-        rank.executor().gather_all_shards()?;
+    if rank.executor.group.any_sharded() {
+        rank.executor.gather_all_shards()?;
     }
     Ok(())
 }
@@ -199,15 +199,15 @@ fn offer_stages(
     rank: &mut Rank,
     mut read: impl FnMut(StageId, &dyn ErasedStage, &mut dyn FnMut()) -> Result<StageState, CheckpointError>,
 ) -> Result<(), CheckpointError> {
-    let stages: Vec<StageId> = rank.executor().stages().keys().copied().collect();
+    let stages: Vec<StageId> = rank.executor.stages().keys().copied().collect();
     for stage in stages {
-        let (stages, link) = rank.executor().stages_and_link();
+        let (stages, link) = rank.executor.stages_and_link();
         let Some(held) = stages.get(&stage) else { continue };
         let state = read(stage, held.as_ref(), &mut || link.set_activity(Activity::Loading))?;
         refuse_infinite_copies(held.as_ref(), &state)?;
-        rank.executor().offer(stage, state).map_err(CheckpointError::OptimizerState)?;
+        rank.executor.offer(stage, state).map_err(CheckpointError::OptimizerState)?;
     }
-    rank.executor().link().set_activity(Activity::Idle);
+    rank.executor.link().set_activity(Activity::Idle);
     Ok(())
 }
 
@@ -223,19 +223,19 @@ impl Command for Finish {
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
         if self.adopt {
-            rank.change_weights();
+            rank.changes_weights = true;
         }
-        for stage in rank.executor().stages().values_mut() {
+        for stage in rank.executor.stages().values_mut() {
             if self.adopt { stage.adopt() } else { stage.decline() }
         }
         if self.adopt {
             rank.forget();
-            rank.sharing_mut().compared = false;
-            if rank.executor().group.any_sharded() {
-                rank.executor().reshard_all()?;
+            rank.sharing.compared = false;
+            if rank.executor.group.any_sharded() {
+                rank.executor.reshard_all()?;
             }
         }
-        rank.executor().release_all();
+        rank.executor.release_all();
         Ok(())
     }
 }

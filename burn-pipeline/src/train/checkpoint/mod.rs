@@ -37,7 +37,6 @@
 
 mod base;
 mod branch;
-mod digests;
 mod durable;
 mod error;
 mod export;

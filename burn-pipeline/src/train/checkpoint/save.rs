@@ -9,12 +9,12 @@
 //! 2. Every process writes its stages' files there, and all get the entries of all files.
 //! 3. Rank 0 completes the checkpoint and tells the others whether it succeeded.
 
-use super::digests::trained;
 use super::error::CheckpointError;
 use super::folder::{Checkpoints, Staging};
 use super::manifest::{Manifest, ParameterEntry};
 use super::stage_file::{Joined, Save, SavedStage};
 use super::stored::{States, names_in_checkpoint};
+use super::types::trained;
 use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::payload::AnyTensor;
@@ -22,7 +22,7 @@ use crate::stage::{ErasedStage, NamedWeight};
 use crate::tensor_parallel::Holders;
 use crate::train::control::{Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
-use crate::train::step::{Drifted, Rank, caught};
+use crate::train::step::{Drifted, Rank};
 use burn_pipeline_plan::plan::StageId;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -90,7 +90,7 @@ impl Pipeline {
     fn begin(&mut self, checkpoints: &Checkpoints) -> Result<Staging, CheckpointError> {
         let (steps, job) = (self.progress().steps, &mut self.branch);
         // A checkpoint of weights from before and after a step must not replace a good one.
-        let uneven = |all: Vec<PathBuf>| match self.ranks.are_uneven() && !all.is_empty() {
+        let uneven = |all: Vec<PathBuf>| match self.ranks.uneven.is_some() && !all.is_empty() {
             true => Err(CheckpointError::HalfStepped),
             false => Ok(()),
         };
@@ -110,7 +110,7 @@ impl Pipeline {
 
     /// When ranks are processes: gives rank 0's value to all of them.
     fn rank_0_says(&mut self, own: Result<String, String>) -> Result<String, CheckpointError> {
-        let first = match self.ranks.are_processes() {
+        let first = match self.ranks.processes {
             false => own,
             true => self.ask(Exchange(own))?.into_iter().next().unwrap_or_else(|| Err("it did not reply".to_owned())),
         };
@@ -123,9 +123,7 @@ impl Command for Save {
     const NAME: &'static str = "writing a checkpoint";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let number = rank.number();
-        let save = || rank.with_whole_weights(|rank| save_stages(rank, self));
-        caught(number, || Self::NAME.to_owned(), save)
+        rank.with_whole_weights(Self::NAME, |rank| save_stages(rank, self))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -137,20 +135,20 @@ impl Command for Save {
 /// a tensor-parallel group, the first member writes what it joins from all pieces. The outer error ends the call on all
 /// ranks; the inner one is this rank's reply, and the pipeline goes on.
 fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, CheckpointError>, ExecuteError> {
-    rank.refuse_replaced()?;
+    rank.sharing.refuse_replaced(&mut rank.executor)?;
     if let Some(Drifted { stage, first, other }) = rank.drifted()? {
         return Ok(Err(CheckpointError::Drifted { stage, first, other }));
     }
-    let (sharing, groups) = (rank.sharing().clone(), rank.executor().groups().clone());
-    let stages: Vec<StageId> = rank.executor().stages().keys().copied().filter(|stage| stage.route() == 0).collect();
+    let (sharing, groups) = (rank.sharing.clone(), rank.executor.groups().clone());
+    let stages: Vec<StageId> = rank.executor.stages().keys().copied().filter(|stage| stage.route() == 0).collect();
     // All data-parallel replicas gather the states of all stages, even after an error, because the others wait for
     // them.
     let mut saved = Vec::new();
     for stage in stages {
-        let states = rank.executor().gather_optimizer_states(stage)?;
+        let states = rank.executor.gather_optimizer_states(stage)?;
         let states = states.map_err(CheckpointError::OptimizerState);
         let (holders, saves) = (groups.of(stage), rank.answers_for(stage));
-        let joined = rank.executor().stages().get(&stage).filter(|held| holders.joins(held.parameters()));
+        let joined = rank.executor.stages().get(&stage).filter(|held| holders.joins(held.parameters()));
         let whole = joined.map(|held| {
             let states = states.and_then(|states| join_states(holders, states, held.as_ref(), saves));
             (
@@ -164,10 +162,10 @@ fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, C
             saved.push(Err(CheckpointError::NotShared { folder: save.folder.clone() }));
             continue;
         }
-        let link = rank.executor().link();
+        let link = rank.executor.link();
         saved.push(states.and_then(|states| save.stage(stage, (weights?, trained), states, link)));
     }
-    rank.executor().link().set_activity(Activity::Idle);
+    rank.executor.link().set_activity(Activity::Idle);
     Ok(saved.into_iter().collect())
 }
 

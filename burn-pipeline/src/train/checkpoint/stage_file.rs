@@ -3,12 +3,11 @@
 //! Values that the base holds are left out ([`base`](super::base)). Only a digest of a parameter that is not trained
 //! needs its values before the file is written.
 
-use super::digests::digest;
 use super::error::CheckpointError;
 use super::folder::Base;
 use super::manifest::{FileEntry, ParameterEntry, StateEntry, dtype_name};
 use super::stored::States;
-use super::tensors::{Item, write};
+use super::tensors::{Item, digest, write};
 use crate::link::{Activity, Link};
 use crate::stage::{NamedWeight, StateValue};
 use burn::module::ParamId;

@@ -5,11 +5,10 @@
 //! 2. A file is read once, as a whole, and its checksum compared; what a stage needs is copied out of it.
 //! 3. Nothing of a model changes until everything was found to fit.
 
-use super::digests::HeldDigest;
 use super::error::CheckpointError;
 use super::manifest::{Manifest, ParameterEntry, StateEntry, dtype_name};
 use super::pretrained::is_adapter;
-use super::tensors::{Item, Tensors, write_model};
+use super::tensors::{HeldDigest, Item, Tensors, write_model};
 use super::types::{as_type_of, fits};
 use crate::payload::AnyTensor;
 use crate::stage::{

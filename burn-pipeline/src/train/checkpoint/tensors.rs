@@ -7,13 +7,21 @@
 
 use super::durable::appear;
 use super::error::{CheckpointError, READING};
-use super::manifest::FileEntry;
+use super::manifest::{FileEntry, sha256};
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+
+/// The digest of the values of a parameter that is not trained, by which a base is recognised; or why they cannot be
+/// read.
+pub(super) type HeldDigest = Result<String, String>;
+
+pub(super) fn digest(values: TensorData) -> String {
+    sha256(plain(values).as_bytes())
+}
 
 /// A tensor to be written.
 pub(super) struct Item<'a> {
@@ -102,7 +110,7 @@ fn other(name: &str) -> CheckpointError {
 }
 
 /// Converts booleans to one byte each; leaves everything else unchanged.
-pub(super) fn plain(data: TensorData) -> TensorData {
+fn plain(data: TensorData) -> TensorData {
     if data.dtype().is_bool() { data.convert_dtype(DType::Bool(BoolStore::Native)) } else { data }
 }
 

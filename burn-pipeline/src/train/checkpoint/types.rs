@@ -5,12 +5,18 @@
 //! optimizer state; one in f32 is rounded to half precision once, to nearest even. Optimizer state is never rounded,
 //! and other pairs of float types are refused. Integers get the model's type, booleans the device's.
 
-use super::digests::trained;
 use super::error::CheckpointError;
 use super::manifest::dtype_name;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, ParameterState, StageState, StateValue};
+use burn::module::ParamId;
 use burn::tensor::{DType, TensorData};
+use std::collections::HashSet;
+
+/// The parameters of a stage that are trained.
+pub(super) fn trained(held: &dyn ErasedStage) -> HashSet<ParamId> {
+    held.named_parameters().into_iter().filter(|parameter| parameter.trainable).map(|parameter| parameter.id).collect()
+}
 
 /// Returns true if a parameter that was saved with the element type of this name can be loaded as `own`.
 pub(super) fn fits(saved: &str, own: &AnyTensor) -> bool {

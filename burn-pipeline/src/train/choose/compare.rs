@@ -54,7 +54,7 @@ pub(super) fn compare(
     batch: &Batch,
 ) -> Result<(Box<Trials>, Choice), AutoError> {
     let folder = Folder::new(pipeline, setting.options.folder.as_deref())?;
-    let stages_move = !pipeline.ranks.are_processes() || (folder.is_shared && setting.builder.shared.is_empty());
+    let stages_move = !pipeline.ranks.processes || (folder.is_shared && setting.builder.shared.is_empty());
     let costs = costs(setting, pipeline, &running, stages_move, steps, batch)?;
     let (plan, layers) = (pipeline.plans.current()?, &costs.workloads[0].layers);
     let profile = costs.cut.profile(layers, costs.links.clone())?;
@@ -88,7 +88,7 @@ fn costs(
         Some(cut) => (cut, &setting.builder),
         None => (Partition::even(stages, stages)?, &running.builder),
     };
-    let fixed = pipeline.stages.facts().iter().any(|facts| facts.has_forward_state) || setting.builder.seed.is_some();
+    let fixed = pipeline.stages.facts.iter().any(|facts| facts.has_forward_state) || setting.builder.seed.is_some();
     let other = |&count: &usize| !fixed && count > 0 && count != setting.size.microbatches;
     let others: Vec<usize> = setting.options.microbatches.iter().copied().filter(other).collect();
     let (microbatches, bytes) = (setting.size.microbatches, setting.options.cap.is_some());
@@ -108,7 +108,7 @@ fn request(setting: &Setting, pipeline: &Pipeline, costs: &Costs, stages_move: b
     let placements = match stages_move {
         false => Some(vec![pipeline.placement().kind()]),
         // Copies of a stage would each keep their own running statistics, so such plans are refused when they run.
-        true if pipeline.stages.facts().iter().any(|facts| facts.has_forward_state) => {
+        true if pipeline.stages.facts.iter().any(|facts| facts.has_forward_state) => {
             Some(vec![PlacementKind::Loop, PlacementKind::V, PlacementKind::Wave])
         }
         true => None,

@@ -53,7 +53,7 @@ impl Costs {
             false => finest(stages)?,
         };
         let skips = match cut.layers() == stages {
-            true => pipeline.plans.skips().to_vec(),
+            true => pipeline.plans.skips.clone(),
             false => wanted.builder.skips_between(cut.layers()),
         };
         let layers = Layers::of_profile(&profile)?.with_skips(skips)?;
@@ -69,7 +69,7 @@ impl Costs {
         wanted: &Wanted<'_>,
     ) -> Result<Self, AutoError> {
         let stages = StepReport::profile(pipeline.placement(), steps)?.with_links(pipeline.measure_links()?)?;
-        let stages = stages.with_skips(pipeline.plans.skips().to_vec())?;
+        let stages = stages.with_skips(pipeline.plans.skips.clone())?;
         let own = wanted.measure(&stages, steps, batch);
         let own = pipeline.agree_on_success(own)?;
         let mut workloads = Vec::new();

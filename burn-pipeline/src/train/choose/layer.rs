@@ -104,11 +104,5 @@ fn timed<T>(device: &Device, run: impl FnOnce() -> Result<T, StageError>) -> Res
 /// Moves a payload to the device, without autodiff.
 pub(super) fn on_device(payload: Payload, device: &Device) -> Payload {
     let device = device.clone().inner();
-    let moved = payload.map_tensors(|_, tensor| {
-        let tensor = tensor.inner();
-        let there = tensor.device() == device;
-        Ok::<_, std::convert::Infallible>(if there { tensor } else { tensor.to_device(&device) })
-    });
-    let Ok(moved) = moved;
-    moved
+    payload.map(|_, tensor| tensor.inner().to_device(&device))
 }

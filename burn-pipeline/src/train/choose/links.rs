@@ -54,9 +54,9 @@ impl Command for MeasureLinks {
     const NAME: &'static str = "measuring links";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let grid = rank.executor().grid();
+        let grid = rank.executor.grid();
         let mut links = Vec::new();
-        for (a, b) in pairs(rank.placement()) {
+        for (a, b) in pairs(&rank.placement) {
             let own = grid.pipeline_rank();
             let other = if own == a { b } else { a };
             let Some(peer) = [a, b].contains(&own).then(|| grid.partner(other)).flatten() else { continue };
@@ -75,7 +75,7 @@ impl Command for MeasureLinks {
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        rank.executor().gather(&own)
+        rank.executor.gather(&own)
     }
 }
 
@@ -112,14 +112,14 @@ fn pairs(placement: &Placement) -> BTreeSet<(usize, usize)> {
 
 /// Seconds of half a round trip.
 fn time(rank: &mut Rank, peer: usize, elements: usize) -> Result<f64, ExecuteError> {
-    let device = rank.executor().device().clone().inner();
+    let device = rank.executor.device().clone().inner();
     let mut payload = Tensor::<1>::zeros([elements], &device).into_payload();
     synchronize(rank, &device)?;
     let mut seconds = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
         let began = Instant::now();
-        rank.executor().send_to(peer, header(), payload)?;
-        payload = rank.executor().receive_from(peer, header())?;
+        rank.executor.send_to(peer, header(), payload)?;
+        payload = rank.executor.receive_from(peer, header())?;
         synchronize(rank, &device)?;
         seconds.push(began.elapsed().as_secs_f64() / 2.0);
     }
@@ -127,10 +127,10 @@ fn time(rank: &mut Rank, peer: usize, elements: usize) -> Result<f64, ExecuteErr
 }
 
 fn echo(rank: &mut Rank, peer: usize) -> Result<(), ExecuteError> {
-    let payload = rank.executor().receive_from(peer, header())?;
-    let device = rank.executor().device().clone();
+    let payload = rank.executor.receive_from(peer, header())?;
+    let device = rank.executor.device().clone();
     synchronize(rank, &device)?;
-    rank.executor().send_to(peer, header(), payload)
+    rank.executor.send_to(peer, header(), payload)
 }
 
 fn header() -> Header {

@@ -65,7 +65,7 @@ impl Builder {
         self.goes_with(Feature::Measuring)?;
         let mut plans = self.plans().map_err(planned)?;
         let split = split_stages(plans.current().map_err(planned)?.plan());
-        let placement = plans.placement();
+        let placement = &plans.placement;
         let stages = placement.stages();
         let size = |stage| self.members.of(placement.rank_of(StageId::new(stage)));
         let mut walk = Walk::new(self, &microbatch, (0..stages).map(size).collect());
@@ -95,7 +95,7 @@ impl Builder {
         let members = (context.group.size() > 1).then(|| -> Members { Arc::new(|_| ()) });
         let mut held = in_pool(self.threads, || self.make_stage(&context, splits, self.settings.outputs, members))?
             .ok_or(MeasureError::NoStages)?;
-        held.engine_mut().set_forward_seed(ForwardSeed::new(self.seed));
+        held.engine_mut().set_forward_seed(ForwardSeed(self.seed));
         let call = walk.call(held.as_ref(), index, std::mem::take(value))?;
         // The first stage that trains has no `I`: `W` is its whole backward.
         let alone = index > 0 && walk.first_trained == Some(index);

@@ -36,11 +36,11 @@ impl Pipeline {
     /// Builds stages with this builder for these plans, and keeps them on standby beside the running ones.
     pub(super) fn stand_by(&mut self, builder: &Builder, mut plans: Plans) -> Result<Standby, AutoError> {
         self.is_unchanged()?;
-        let job = self.ranks.are_processes().then(Vec::new);
+        let job = self.ranks.processes.then(Vec::new);
         let blueprint = Blueprint { builder: builder.clone(), plan: plans.current()?, job, predicted: Vec::new() };
         let built: Result<Vec<_>, AutoError> = self.ask(StandBy { blueprint })?.into_iter().collect();
         let stages = Stages::of_ranks(built?, builder.input_gradients);
-        stages.fit_together(plans.skips())?;
+        stages.fit_together(&plans.skips)?;
         plans.train_from(stages.first_trained())?;
         stages.refuse_unused()?;
         if let Some(last) = stages.lacks_loss().filter(|_| self.stages.has_loss()) {
@@ -98,16 +98,16 @@ impl Command for StandBy {
     const RUNS_ON_WEIGHTS: bool = true;
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let device = rank.executor().device().clone();
-        let outputs = rank.sends_outputs();
-        let groups = rank.executor().groups().clone();
-        let made = self.blueprint.make(rank.executor().link(), &device, &groups, outputs);
+        let device = rank.executor.device().clone();
+        let outputs = rank.settings.outputs;
+        let groups = rank.executor.groups().clone();
+        let made = self.blueprint.make(rank.executor.link(), &device, &groups, outputs);
         let failure = made.as_ref().err().map(ToString::to_string);
-        if let Some((rank, message)) = first_failure(rank.executor().gather(&failure)?) {
+        if let Some((rank, message)) = first_failure(rank.executor.gather(&failure)?) {
             return Ok(Err(AutoError::OtherStages { rank, message }));
         }
         let (builder, placement) = (&self.blueprint.builder, self.blueprint.placement());
-        let known = self.blueprint.facts(rank.executor().link(), made?).and_then(|(stages, facts)| {
+        let known = self.blueprint.facts(rank.executor.link(), made?).and_then(|(stages, facts)| {
             let shared = rank.stand_by(stages, placement.clone(), &builder.shared, builder.sharded)?;
             Ok((facts, shared))
         });
@@ -141,7 +141,7 @@ impl Command for Dismiss {
     const NAME: &'static str = "dropping other stages";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
-        rank.dismiss();
+        rank.standby = None;
         Ok(())
     }
 }

@@ -69,10 +69,10 @@ pub(super) fn agree_on_call(rank: &mut Rank, call: Call) -> Result<Option<Pipeli
         Call::Shared(call) => Ok(call),
         Call::Refused(message) => Err(message),
     };
-    let timeout = rank.executor().timeout();
-    rank.executor().link().set_activity(Activity::Calling);
+    let timeout = rank.executor.timeout();
+    rank.executor.link().set_activity(Activity::Calling);
     let mut calls = Vec::new();
-    for (rank, call) in gather_all(rank.executor().link(), &own, timeout)?.into_iter().enumerate() {
+    for (rank, call) in gather_all(rank.executor.link(), &own, timeout)?.into_iter().enumerate() {
         match call {
             Ok(call) => calls.push(call),
             Err(message) => return Ok(Some(PipelineError::Elsewhere { rank, message })),

@@ -3,7 +3,7 @@
 use super::command::Command;
 use crate::execute::ExecuteError;
 use crate::link::{Link, MessageKind, gather};
-use crate::payload::{AnyTensor, Boundary};
+use crate::payload::{Boundary, BoundaryError};
 use crate::train::facts::StageFacts;
 use crate::train::step::{Rank, deliver};
 use burn_pipeline_plan::plan::{Placement, StageId};
@@ -34,7 +34,7 @@ impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Command fo
     }
 
     fn exchange(&self, rank: &mut Rank, own: T) -> Result<Vec<T>, ExecuteError> {
-        rank.executor().gather(&own)
+        rank.executor.gather(&own)
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn gather_results<T: Clone + Serialize + DeserializeOwned, E: Display
 ) -> Result<Vec<Result<T, E>>, ExecuteError> {
     let me = rank.number();
     let said = own.as_ref().map(T::clone).map_err(ToString::to_string);
-    let table = rank.executor().gather(&said)?.into_iter().enumerate();
+    let table = rank.executor.gather(&said)?.into_iter().enumerate();
     let mut results: Vec<Result<T, E>> =
         table.map(|(rank, said)| said.map_err(|message| elsewhere(rank, message))).collect();
     if let Some(place) = results.get_mut(me) {
@@ -72,18 +72,19 @@ pub(crate) fn exchange_facts(
     Ok(own.into_iter().chain(rows.flat_map(|(_, row)| row)).collect())
 }
 
-type StageTensors = Vec<(StageId, Vec<Option<AnyTensor>>)>;
-
 /// Gives every rank the tensors of all stages, in model order.
-pub(crate) fn gather_tensors(rank: &mut Rank, stages: StageTensors) -> Result<StageTensors, ExecuteError> {
+pub(crate) fn gather_tensors<T: Boundary>(
+    rank: &mut Rank,
+    stages: Vec<(StageId, T)>,
+) -> Result<Vec<(StageId, T)>, ExecuteError> {
     let me = rank.number();
     let own = stages.into_iter().map(|(stage, tensors)| ((stage, 0), tensors.into_payload())).collect();
     let all = deliver(rank, own, true, |index| MessageKind::Tensors { index })?;
     // A rank that leaves its program after this call may end before its last tensors are written.
-    rank.executor().gather(&())?;
+    rank.executor.gather(&())?;
     let tensors = |((stage, _), payload)| {
-        let tensors = Vec::<Option<AnyTensor>>::from_payload(payload);
-        Ok((stage, tensors.map_err(|error| ExecuteError::Decode { rank: me, message: error.to_string() })?))
+        let decoded = |error: BoundaryError| ExecuteError::Decode { rank: me, message: error.to_string() };
+        Ok((stage, T::from_payload(payload).map_err(decoded)?))
     };
     all.into_iter().map(tensors).collect()
 }

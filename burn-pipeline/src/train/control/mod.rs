@@ -18,7 +18,6 @@
 
 mod agreement;
 mod command;
-mod endings;
 mod exchange;
 mod ranks;
 mod worker;
@@ -26,4 +25,4 @@ mod worker;
 pub(crate) use agreement::{Job, agree_on_job, agree_on_optimizer, agree_on_parameters};
 pub(crate) use command::{Call, Command};
 pub(crate) use exchange::{Exchange, exchange_facts, gather_all, gather_results, gather_tensors};
-pub(crate) use ranks::{Ranks, Refuse, Start};
+pub(crate) use ranks::{Ranks, Refuse};

@@ -1,7 +1,6 @@
 //! The caller's handle of this process's ranks: sends commands to all, and interprets errors and missing replies.
 
 use super::command::{Call, Command};
-use super::endings::Endings;
 use super::worker::{Reply, Task, run, serve};
 use crate::execute::ExecuteError;
 use crate::link::{Activity, Failure, Link, LinkError, Monitor, PANICKED, PROLONGED, Pace};
@@ -10,73 +9,62 @@ use crate::train::step::{Rank, Recovered};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// The longest wait for the thread of a rank to end.
+const ENDING: Duration = Duration::from_secs(10);
+
 /// The ranks of this process: all of the job, or one if ranks are processes.
+///
+/// Dropping one of several processes waits until its thread has closed its link, so that links are closed in order
+/// before their process ends; at most [`ENDING`], so that a rank stuck in user code does not keep its process alive.
 #[derive(Debug)]
 pub(crate) struct Ranks {
     numbers: Vec<usize>,
     tasks: Vec<Sender<Task>>,
-    processes: bool,
+    /// True if the other ranks are processes.
+    pub(crate) processes: bool,
     monitor: Arc<dyn Monitor>,
     timeout: Duration,
     /// The failure that closed the pipeline.
     failure: Option<Failure>,
     /// The failure that left some ranks with weights from before a step and others from after it.
-    uneven: Option<Failure>,
-    /// Dropped after `tasks`, so that threads see the end of `tasks` first.
-    #[expect(dead_code, reason = "it is there for its drop")]
-    endings: Endings,
-}
-
-/// How to start ranks.
-pub(crate) struct Start {
-    /// One end of the link for each rank of this process.
-    pub(crate) links: Vec<Box<dyn Link>>,
-    /// True if the other ranks are processes.
-    pub(crate) processes: bool,
-    pub(crate) monitor: Arc<dyn Monitor>,
-    pub(crate) timeout: Duration,
-    pub(crate) threads: usize,
+    pub(crate) uneven: Option<Failure>,
+    /// The rank's thread, if ranks are processes; other threads end with their process.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Ranks {
-    /// Starts a thread for each link and builds its rank there. Returns what `build` returns for each rank.
+    /// Starts a thread for each link and builds its rank there. Returns what `build` returns for each rank. `processes`
+    /// is true if the other ranks are processes.
     pub(crate) fn start<T: Send + 'static>(
-        start: Start,
+        links: Vec<Box<dyn Link>>,
+        processes: bool,
+        monitor: Arc<dyn Monitor>,
+        timeout: Duration,
+        threads: usize,
         build: impl Fn(Box<dyn Link>) -> Result<(Rank, T), ExecuteError> + Clone + Send + 'static,
     ) -> Result<(Self, Vec<T>), PipelineError> {
-        let Start { links, processes, monitor, timeout, threads } = start;
         let (ready, replies) = channel();
-        let (mut numbers, mut tasks, mut endings) = (Vec::new(), Vec::new(), Endings::default());
+        let (mut numbers, mut tasks, mut thread) = (Vec::new(), Vec::new(), None);
         for link in links {
             let (sender, receiver) = channel();
             let rank = link.rank();
             numbers.push(rank);
             tasks.push(sender);
-            // Threads end with their process, so only a rank in its own process waits until its link is closed.
-            let alive = processes.then(|| endings.add());
             let (build, ready) = (build.clone(), ready.clone());
-            let body = move || {
-                serve(link, threads, build, ready, receiver);
-                drop(alive);
-            };
-            if let Err(error) = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body) {
-                let message = error.to_string();
-                return Err(PipelineError::Rank(ExecuteError::Threads { rank, message }));
-            }
+            let body = move || serve(link, threads, build, ready, receiver);
+            let started = std::thread::Builder::new().name(format!("rank {rank}")).spawn(body);
+            let failed = |message| PipelineError::Rank(ExecuteError::Threads { rank, message });
+            thread = Some(started.map_err(|error| failed(error.to_string()))?).filter(|_| processes);
         }
         drop(ready);
-        let mut ranks = Self { numbers, tasks, processes, monitor, timeout, failure: None, uneven: None, endings };
+        let mut ranks = Self { numbers, tasks, processes, monitor, timeout, failure: None, uneven: None, thread };
         match ranks.collect(replies) {
             Ok(built) => Ok((ranks, built)),
             Err(failed) => Err(ranks.close(failed, None)),
         }
-    }
-
-    /// Returns true if there are ranks in other processes.
-    pub(crate) fn are_processes(&self) -> bool {
-        self.processes
     }
 
     /// Returns true if this process runs the rank.
@@ -138,16 +126,6 @@ impl Ranks {
             }));
         }
         replies
-    }
-
-    /// Marks the weights of all ranks as those of one checkpoint.
-    pub(crate) fn are_even_again(&mut self) {
-        self.uneven = None;
-    }
-
-    /// Returns true if some ranks have weights from before a step, and others from after it.
-    pub(crate) fn are_uneven(&self) -> bool {
-        self.uneven.is_some()
     }
 
     /// Collects one reply of every rank, in rank order.
@@ -277,6 +255,12 @@ impl Drop for Ranks {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.leave(PANICKED);
+        }
+        // The thread ends when it sees the end of its tasks.
+        self.tasks.clear();
+        let since = Instant::now();
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) && since.elapsed() < ENDING {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -81,20 +81,20 @@ pub(super) fn run<C: Command>(
             Some(call) if !is_local => run_together(rank, command, call),
             _ => command.run(rank, began).map(|reply| Ok(vec![reply])),
         };
-        rank.executor().link().set_activity(Activity::Idle);
+        rank.executor.link().set_activity(Activity::Idle);
         result
     };
     // Unwind safety: a panic ends the link, and so the pipeline.
     let result = catch_unwind(AssertUnwindSafe(|| run(rank)));
     let goes_on = is_local && result.is_ok();
     let result = result.unwrap_or_else(|panic| Err(of_panic(rank, C::NAME, panic.as_ref())));
-    let result = result.map_err(|error| rank.executor().blame_device(error));
+    let result = result.map_err(|error| rank.executor.blame_device(error));
     match result.inspect_err(|error| tell_failure(rank.number(), error)) {
         // No other process takes part in the call, so none has to know.
         Err(error) if goes_on && error.is_of_call() => {
             Ok(Err(PipelineError::Undone { source: Box::new(error), dropped: false }))
         }
-        result => result.inspect_err(|error| rank.executor().fail(error)),
+        result => result.inspect_err(|error| rank.executor.fail(error)),
     }
 }
 
@@ -106,7 +106,7 @@ fn of_panic(rank: &mut Rank, doing: &str, panic: &(dyn Any + Send)) -> ExecuteEr
         return rank.link_error(source.clone());
     }
     let error = ExecuteError::RankPanic { rank: number, doing: doing.to_owned(), message: panic_message(panic) };
-    rank.executor().link().abort(error.to_string());
+    rank.executor.link().abort(error.to_string());
     error
 }
 
@@ -122,6 +122,6 @@ fn run_together<C: Command>(
     let own = command.run(rank, Instant::now())?;
     let replies = command.exchange(rank, own)?;
     rank.meet_after_changes()?;
-    rank.end_call();
+    rank.calls += 1;
     Ok(Ok(replies))
 }

@@ -17,10 +17,10 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Plans {
     source: Source,
-    skips: Vec<SkipEdge>,
+    pub(crate) skips: Vec<SkipEdge>,
     replication: Replication,
     vocabulary: VocabularyPass,
-    placement: Placement,
+    pub(crate) placement: Placement,
     /// The first stage that trains; `None` until the stages are built.
     first_trained: Option<usize>,
     /// By whether they train, and by the number of microbatches of one replica.
@@ -73,14 +73,6 @@ impl Plans {
         Ok(plans)
     }
 
-    pub(crate) fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
-    pub(crate) fn skips(&self) -> &[SkipEdge] {
-        &self.skips
-    }
-
     /// The first plan's name.
     pub(crate) fn name(&self) -> String {
         let trains = self.known.iter().find(|((trains, _), _)| *trains);
@@ -109,16 +101,11 @@ impl Plans {
 
     /// The training plan for the number of microbatches that the user chose.
     pub(crate) fn current(&mut self) -> Result<Arc<CheckedPlan>, BuildError> {
-        self.training(self.source.microbatches())
-    }
-
-    /// The plan that trains this many microbatches on one replica.
-    pub(crate) fn training(&mut self, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
-        self.checked(true, microbatches)
+        self.checked(true, self.source.microbatches())
     }
 
     /// The plan that trains or evaluates this many microbatches on one replica.
-    fn checked(&mut self, trains: bool, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
+    pub(crate) fn checked(&mut self, trains: bool, microbatches: usize) -> Result<Arc<CheckedPlan>, BuildError> {
         if let Some(plan) = self.known.get(&(trains, microbatches)) {
             return Ok(plan.clone());
         }

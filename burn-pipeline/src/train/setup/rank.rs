@@ -108,7 +108,7 @@ impl Blueprint {
         let settings = Settings { outputs, ..builder.settings };
         let executor = Executor::new(link, stages, device, options, grid, groups);
         let rank = Rank::start(executor, self.placement().clone(), settings, &builder.shared, builder.sharded)?;
-        let shared = rank.sharing().reports.clone();
+        let shared = rank.sharing.reports.clone();
         Ok((rank, (facts, shared)))
     }
 
@@ -301,7 +301,7 @@ impl Builder {
         let spread = context.replicas.cuts_any(held.weights().iter().map(|(id, _)| *id));
         let options = held.options_mut();
         options.layers = layers;
-        (options.programs, options.record_every) = (self.tuning.captured_programs, self.tuning.record_every);
+        (options.programs, options.record_every) = (Some(self.tuning.captured_programs), self.tuning.record_every);
         options.seeded = self.seed.is_some();
         (options.rounded, options.outputs) = (self.matmuls.detect(), outputs);
         options.precision = self.precision.clone();

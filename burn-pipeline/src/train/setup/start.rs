@@ -11,9 +11,9 @@ use crate::link::{Delayed, Link, Monitor, Threads, one_queue};
 use crate::panics::quietly;
 use crate::payload::Validate;
 use crate::program::{Bf16, Matmuls, compiles};
-use crate::stage::{Accumulation, Precision, Reduction};
+use crate::stage::{Accumulation, Reduction};
 use crate::train::checkpoint::Branch;
-use crate::train::control::{Job, Ranks, Start};
+use crate::train::control::{Job, Ranks};
 use crate::train::error::BuildError;
 use crate::train::features::{Feature, NotTogether};
 use crate::train::pipeline::Pipeline;
@@ -71,7 +71,7 @@ impl Builder {
     /// The plan for ranks in processes, with as many ranks as the link, and this rank's device.
     fn prepare(&self, link: &dyn Link) -> Result<(Plans, Device), BuildError> {
         let (linked, plans) = (link.ranks(), self.plans()?);
-        let (ranks, all) = (plans.placement().ranks(), plans.ranks());
+        let (ranks, all) = (plans.placement.ranks(), plans.ranks());
         match all {
             _ if all == linked => Ok((plans, self.device(link.rank(), linked)?)),
             _ if all == ranks => Err(BuildError::Ranks { ranks, linked }),
@@ -98,7 +98,9 @@ impl Builder {
         if self.sharded && self.replicas == 1 {
             return Err(BuildError::NothingToShardOver);
         }
-        if let Some(reason) = self.precision.as_ref().and_then(Precision::scale).and_then(|scale| scale.refused()) {
+        if let Some(reason) =
+            self.precision.as_ref().and_then(|precision| precision.loss_scale).and_then(|scale| scale.refused())
+        {
             return Err(BuildError::LossScale { reason });
         }
         if let Some(norm) = self.settings.clip_norm.filter(|&norm| norm.is_nan() || norm <= 0.0) {
@@ -109,7 +111,7 @@ impl Builder {
         let pieces = self.vocabulary.as_ref().map(Vocabulary::layers).unwrap_or_default();
         let vocabulary = VocabularyPass { pieces, profile: self.planned.clone() };
         let plans = Plans::new(source, &skips, self.replication(), vocabulary)?;
-        let stages = plans.placement().stages();
+        let stages = plans.placement.stages();
         match self.cut.as_ref().map(Partition::stages).filter(|cut| *cut != stages) {
             Some(cut) => Err(PartitionError::Size { what: "stages", cut, given: stages }.into()),
             None => Ok(plans),
@@ -141,7 +143,7 @@ impl Builder {
             (Feature::MergedWeights, self.tuning.merge_weights),
             (Feature::Matmuls, self.matmuls != Matmuls::F32),
             (Feature::Precision, self.precision.is_some()),
-            (Feature::HalfReduction, self.precision.as_ref().is_some_and(Precision::reduces_in_half)),
+            (Feature::HalfReduction, self.precision.as_ref().is_some_and(|precision| precision.reduces_in_half)),
         ])
     }
 
@@ -198,15 +200,16 @@ impl Builder {
             let device = devices[link.rank() - first_rank].clone();
             blueprint.build(link, device)
         };
-        let start = Start { links, processes, monitor, timeout: self.timeout, threads: self.threads };
-        let started = Ranks::start(start, build).map_err(|error| BuildError::Stages(Box::new(error)));
-        let (ranks, built) = started?;
+        let started = Ranks::start(links, processes, monitor, self.timeout, self.threads, build);
+        let (ranks, built) = started.map_err(|error| BuildError::Stages(Box::new(error)))?;
         let stages = Stages::of_ranks(built, self.input_gradients);
-        stages.refuse_empty_group(self.groups.iter().chain(self.precision.iter().flat_map(Precision::kept)))?;
-        stages.fit_together(plans.skips())?;
+        stages.refuse_empty_group(
+            self.groups.iter().chain(self.precision.iter().flat_map(|precision| &precision.kept)),
+        )?;
+        stages.fit_together(&plans.skips)?;
         plans.train_from(stages.first_trained())?;
         stages.refuse_unused()?;
-        let named = self.layers.is_some() || stages.facts().iter().any(|facts| facts.named);
+        let named = self.layers.is_some() || stages.facts.iter().any(|facts| facts.named);
         match stages.claimed_twice() {
             Some((name, first, second)) if named => {
                 return Err(BuildError::SameName { name, first, second });
@@ -220,7 +223,7 @@ impl Builder {
             ranks,
             plans,
             stages,
-            training: Training::new(self.seed, self.precision.as_ref().and_then(Precision::scale)),
+            training: Training::new(self.seed, self.precision.as_ref().and_then(|precision| precision.loss_scale)),
             settings: self.settings,
             learns_metadata: self.settings.learns_metadata(),
             cut: self.cut,

@@ -9,7 +9,9 @@ use super::sharing::{HeldParameter, Member, Sharing};
 use crate::execute::{ExecuteError, Executor};
 use crate::stage::SharedError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// The hash of a copy's values, and whether it trains.
+type Hash = (u64, bool);
 
 impl Sharing {
     /// After the first step: refuses copies that differ. All ranks must call it.
@@ -43,7 +45,7 @@ impl Sharing {
             copies.extend(member.copies.iter().map(|copy| (member, copy, first)));
         }
         let rank = executor.rank();
-        let mut own: Vec<(usize, u64)> = Vec::new();
+        let mut own: Vec<(usize, Hash)> = Vec::new();
         for (place, (_, copy, _)) in copies.iter().enumerate() {
             own.extend(hash_of(executor, copy)?.map(|hash| (place, hash)));
         }
@@ -54,7 +56,7 @@ impl Sharing {
         let held_by = |rank: usize| (grid.replica_of(rank), rank - grid.group_of(rank).start);
         let rows = table.iter().enumerate();
         let rows = rows.flat_map(|(rank, row)| row.iter().map(move |&(place, hash)| ((held_by(rank), place), hash)));
-        let hashes: BTreeMap<((usize, usize), usize), u64> = rows.collect();
+        let hashes: BTreeMap<((usize, usize), usize), Hash> = rows.collect();
         let holders: BTreeSet<(usize, usize)> = hashes.keys().map(|(holder, _)| *holder).collect();
         for (place, &(member, copy, first)) in copies.iter().enumerate() {
             let diverged = |holder: &(usize, usize)| hashes.get(&(*holder, place)) != hashes.get(&(*holder, first));
@@ -73,14 +75,12 @@ impl Sharing {
     }
 }
 
-/// The hash of a copy's values, and of whether it trains; `None` if another rank holds it.
-fn hash_of(executor: &mut Executor, copy: &HeldParameter) -> Result<Option<u64>, ExecuteError> {
+/// The hash of a copy; `None` if another rank holds it.
+fn hash_of(executor: &mut Executor, copy: &HeldParameter) -> Result<Option<Hash>, ExecuteError> {
     let rank = executor.rank();
     let Some(held) = executor.stages().get(&copy.stage) else { return Ok(None) };
-    let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id() && parameter.trainable);
+    let trains = held.named_parameters().iter().any(|parameter| parameter.id == copy.id && parameter.trainable);
     let Some(value) = copy.value(executor) else { return Ok(None) };
-    let data = value.to_data().map_err(|message| ExecuteError::Device { rank, message })?;
-    let mut hasher = DefaultHasher::new();
-    (data.as_bytes(), trains).hash(&mut hasher);
-    Ok(Some(hasher.finish()))
+    let hash = value.digest().map_err(|message| ExecuteError::Device { rank, message })?;
+    Ok(Some((hash, trains)))
 }

@@ -12,6 +12,7 @@ use super::declare::{SharedParameter, matches};
 use super::report::{SharedCopy, SharedReport};
 use super::sharing::{Group, HeldParameter, Member, Sharing};
 use crate::stage::SharedError;
+use burn::module::ParamId;
 use burn_pipeline_plan::plan::{Placement, StageId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -133,7 +134,7 @@ fn claims(
         }
     }
     // A parameter in several places of a module is claimed in all of them.
-    let mut claimed: BTreeMap<(StageId, u64), usize> = BTreeMap::new();
+    let mut claimed: BTreeMap<(StageId, ParamId), usize> = BTreeMap::new();
     for row in rows {
         for (number, declaration) in declared.iter().enumerate().filter(|(_, d)| d.holds(&row.path)) {
             let first = *claimed.entry((row.stage, row.id)).or_insert(number);
@@ -160,7 +161,7 @@ fn some_paths(rows: &[HeldParameter]) -> String {
 
 /// Refuses an undeclared parameter that two stages hold. The copies of one stage are summed anyway.
 fn refuse_undeclared(rows: &[HeldParameter], claims: &[Option<usize>]) -> Result<(), Box<SharedError>> {
-    let mut seen: BTreeMap<u64, (&HeldParameter, Option<usize>)> = BTreeMap::new();
+    let mut seen: BTreeMap<ParamId, (&HeldParameter, Option<usize>)> = BTreeMap::new();
     for (row, &claim) in rows.iter().zip(claims) {
         let (first, first_claim) = *seen.entry(row.id).or_insert((row, claim));
         let declared = claim.is_some() && claim == first_claim;

@@ -47,7 +47,11 @@ impl fmt::Display for SharedReport {
                 write!(f, ": gradients are summed once a step over ranks {:?}", self.ranks)?;
                 match self.reduced_with.len() {
                     0 | 1 => Ok(()),
-                    _ => write!(f, ", together with {}", self.others()),
+                    _ => {
+                        let others = self.reduced_with.iter().filter(|name| **name != self.name);
+                        let others: Vec<String> = others.map(|name| format!("`{name}`")).collect();
+                        write!(f, ", together with {}", others.join(", "))
+                    }
                 }
             }
         }
@@ -55,8 +59,8 @@ impl fmt::Display for SharedReport {
 }
 
 impl SharedReport {
-    fn others(&self) -> String {
-        let others = self.reduced_with.iter().filter(|name| **name != self.name);
-        others.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    /// Returns true if it has a copy in this stage at this path.
+    pub(crate) fn holds(&self, stage: usize, path: &str) -> bool {
+        self.copies.iter().any(|copy| copy.stage == stage && copy.path == path)
     }
 }

@@ -14,8 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct HeldParameter {
     pub(super) stage: StageId,
-    /// Burn's id as a number, which ranks can exchange.
-    pub(super) id: u64,
+    pub(super) id: ParamId,
     pub(super) path: String,
     /// Its name in the whole model.
     pub(super) name: String,
@@ -30,22 +29,18 @@ pub(super) struct HeldParameter {
 }
 
 impl HeldParameter {
-    pub(super) fn id(&self) -> ParamId {
-        ParamId::from(self.id)
-    }
-
     /// The parameter of a stage that `group` holds.
     pub(super) fn new(stage: StageId, parameter: NamedParameter, group: &TensorGroup) -> Self {
         let NamedParameter { path, name, id, shape, dtype, trainable } = parameter;
         let (shape, cut) = (group.whole_shape(id, shape.into()).to_vec(), group.axis_of(id));
         let bytes = shape.iter().product::<usize>() * dtype.size();
-        Self { stage, id: id.val(), path, name, shape, cut, dtype: format!("{dtype:?}"), bytes, trainable }
+        Self { stage, id, path, name, shape, cut, dtype: format!("{dtype:?}"), bytes, trainable }
     }
 
     /// Its value on this rank; `None` if another rank holds it.
     pub(super) fn value(&self, executor: &mut Executor) -> Option<AnyTensor> {
         let weights = executor.stages().get(&self.stage)?.weights();
-        weights.into_iter().find(|(id, _)| *id == self.id()).map(|(_, value)| value)
+        weights.into_iter().find(|(id, _)| *id == self.id).map(|(_, value)| value)
     }
 
     /// Its shape, element type, whether it is trained, and how it is cut, as text.
@@ -80,7 +75,7 @@ pub(super) struct Group {
 pub(crate) struct Sharing {
     pub(super) groups: Vec<Group>,
     /// Copies that are not the first of their parameter: the gradient norm leaves them out.
-    pub(super) repeats: BTreeSet<(StageId, u64)>,
+    pub(super) repeats: BTreeSet<(StageId, ParamId)>,
     pub(crate) reports: Vec<SharedReport>,
     /// The names in the model of each declaration's copies.
     pub(super) names: BTreeMap<String, BTreeSet<String>>,
@@ -94,14 +89,13 @@ pub(crate) struct Sharing {
 impl Sharing {
     /// Returns true if this is a copy other than the first, which counts for all.
     pub(crate) fn repeats(&self, stage: StageId, id: ParamId) -> bool {
-        self.repeats.contains(&(stage, id.val()))
+        self.repeats.contains(&(stage, id))
     }
 
     /// The declaration's name of the tied parameter that a stage first holds at this path.
     pub(crate) fn name_of(&self, stage: StageId, path: &str) -> Option<&str> {
-        let holds =
-            |report: &&SharedReport| report.copies.iter().any(|copy| copy.stage == stage.index() && copy.path == path);
-        self.reports.iter().find(holds).map(|report| report.name.as_str())
+        let mut reports = self.reports.iter();
+        reports.find(|report| report.holds(stage.index(), path)).map(|report| report.name.as_str())
     }
 
     /// The names in the model of all copies of the tied parameter that a stage first holds at this path; none if it is
@@ -116,7 +110,7 @@ impl Sharing {
         for member in self.groups.iter().flat_map(|group| &group.members) {
             for copy in &member.copies {
                 if let Some(held) = executor.stages().get_mut(&copy.stage) {
-                    held.options_mut().names.copy_of(copy.id(), member.copies[0].name.clone());
+                    held.options_mut().names.copy_of(copy.id, member.copies[0].name.clone());
                 }
             }
         }

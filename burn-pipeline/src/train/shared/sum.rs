@@ -34,7 +34,7 @@ impl Sharing {
                 let Some(value) = value else { continue };
                 for copy in &member.copies {
                     if let Some(held) = executor.stages().get_mut(&copy.stage) {
-                        set(held.as_mut(), copy.id(), &value);
+                        set(held.as_mut(), copy.id, &value);
                     }
                 }
             }
@@ -45,7 +45,7 @@ impl Sharing {
 
 /// The sum of the gradients of this rank's copies of one parameter, added in model order.
 fn own_sum(executor: &mut Executor, copies: &[HeldParameter]) -> Option<AnyTensor> {
-    let take = |copy: &HeldParameter| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id());
+    let take = |copy: &HeldParameter| executor.stages().get_mut(&copy.stage)?.gradients().remove(copy.id);
     copies.iter().filter_map(take).reduce(AnyTensor::plus)
 }
 

@@ -48,7 +48,7 @@ impl Rank {
         self.executor.refuse_gathered()?;
         self.executor.link().set_activity(Activity::Optimizing);
         let (rank, step, observed) = (self.number(), self.step, std::mem::take(&mut self.observed));
-        self.change_weights();
+        self.changes_weights = true;
         for (stage, held) in self.executor.stages().iter_mut() {
             let doing = || format!("stepping the weights of stage {stage} in step {step}");
             caught(rank, doing, || {
@@ -85,7 +85,7 @@ impl Rank {
         self.executor.gather_all_shards()?;
         let groups = self.executor.groups().clone();
         let known = self.known_ids()?;
-        self.change_weights();
+        self.changes_weights = true;
         for (&stage, held) in self.executor.stages().iter_mut() {
             let holders = groups.of(stage);
             let known = known.get(&stage.index()).map(Vec::as_slice).unwrap_or_default();
@@ -122,11 +122,10 @@ impl Rank {
         let stages: Vec<(StageId, Vec<NamedWeight>)> = stages.collect();
         let first = stages.into_iter().filter(|(stage, _)| stage.route() == 0 && self.answers_for(*stage));
         let ids = |(stage, weights): (StageId, Vec<NamedWeight>)| {
-            (stage.index(), weights.iter().map(|weight| weight.id.val()).collect::<Vec<u64>>())
+            (stage.index(), weights.iter().map(|weight| weight.id).collect::<Vec<ParamId>>())
         };
         let table = self.executor.gather(&first.map(ids).collect::<Vec<_>>())?;
-        let known = table.into_iter().flatten();
-        Ok(known.map(|(stage, ids)| (stage, ids.into_iter().map(ParamId::from).collect())).collect())
+        Ok(table.into_iter().flatten().collect())
     }
 
     /// Gives every stage the numbers observed since the last step. Stages that use them have whole parameters

@@ -55,14 +55,14 @@ impl Rank {
         self.keep_statistics();
         self.executor.update_trained()?;
         self.refuse_unfrozen(plan.plan().first_trained())?;
-        self.refuse_replaced()?;
+        self.sharing.refuse_replaced(&mut self.executor)?;
         let seeding = self.contract.seeding(batch);
         let first_replica = self.is_first_replica();
         let mut ordered = false;
         for (&stage, held) in self.executor.stages().iter_mut() {
             // In the batch's order, other replicas' gradients come after the first one's: see `replicas::chain`.
             held.gradients().begin((first_replica && stage.route() == 0).then_some(0));
-            ordered |= held.gradients().accumulation() == Accumulation::Ordered;
+            ordered |= held.gradients().accumulation == Accumulation::Ordered;
         }
         if ordered {
             self.executor.exchanging(None, ReplicaGroup::gather_sums_on_first)?;

@@ -10,11 +10,11 @@ use crate::train::progress::Scaled;
 
 /// The losses since the last step.
 #[derive(Debug, Clone)]
-pub(super) struct Contract {
+pub(crate) struct Contract {
     reduction: Reduction,
     reference: Option<usize>,
-    /// How losses are scaled, the same for all batches of a step.
-    pub(super) scaled: Scaled,
+    /// How losses are scaled, the same for all batches of a step and on all ranks.
+    pub(crate) scaled: Scaled,
     loss: f64,
     weight: f64,
     non_finite: Option<NonFinite>,
@@ -77,65 +77,5 @@ impl Contract {
             Reduction::Weighted if weight == 0.0 => 0.0,
             Reduction::Mean | Reduction::Weighted => loss / weight,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stage::Batch;
-    use burn::tensor::{Device, Tensor};
-    use burn_pipeline_plan::plan::StageId;
-
-    fn cut(samples: usize, count: usize) -> Microbatches {
-        Batch::new(Tensor::<2>::zeros([samples, 1], &Device::flex())).cut(count).unwrap()
-    }
-
-    fn part(index: usize, loss: f64, weight: f64) -> MicrobatchLoss {
-        MicrobatchLoss { index, rank: 0, stage: StageId::new(0), loss, weight }
-    }
-
-    fn parts(batch: &Microbatches, losses: &[f64]) -> Vec<MicrobatchLoss> {
-        losses.iter().enumerate().map(|(index, &loss)| part(index, loss, batch.size(index) as f64)).collect()
-    }
-
-    #[test]
-    fn uneven_microbatches_weigh_as_their_samples_do() {
-        // Means over 3 and 2 samples of values 1..=5: the mean of all is 3.
-        let (batch, mut contract) = (cut(5, 2), Contract::new(Reduction::Mean));
-        let seeding = contract.seeding(&batch);
-        assert_eq!(contract.gather(&parts(&batch, &[2.0, 4.5])).0, 3.0);
-        // A gradient that is 1 a sample: seeds and scale give 1 over the batch.
-        let gradient: f64 = (0..2).map(|i| seeding.seed(&batch, i) * 1.0).sum();
-        assert!((gradient * contract.scale() - 1.0).abs() < 1e-15);
-    }
-
-    #[test]
-    fn even_microbatches_are_seeded_with_one() {
-        let (batch, mut contract) = (cut(8, 4), Contract::new(Reduction::Mean));
-        let seeding = contract.seeding(&batch);
-        assert!((0..4).all(|i| seeding.seed(&batch, i) == 1.0));
-        contract.gather(&parts(&batch, &[1.0; 4]));
-        assert_eq!(contract.scale(), 0.25);
-    }
-
-    #[test]
-    fn accumulated_batches_count_as_one() {
-        let (small, large, mut contract) = (cut(2, 1), cut(6, 2), Contract::new(Reduction::Mean));
-        contract.seeding(&small);
-        contract.gather(&parts(&small, &[8.0]));
-        contract.seeding(&large);
-        contract.gather(&parts(&large, &[1.0, 3.0]));
-        assert_eq!(contract.loss(), (8.0 * 2.0 + 1.0 * 3.0 + 3.0 * 3.0) / 8.0);
-    }
-
-    #[test]
-    fn weights_divide_the_sum_of_sums() {
-        let mut contract = Contract::new(Reduction::Weighted);
-        contract.gather(&[part(0, 6.0, 3.0), part(1, 0.0, 0.0), part(2, 4.0, 1.0)]);
-        assert_eq!((contract.loss(), contract.scale()), (2.5, 0.25));
-        let mut padding = Contract::new(Reduction::Weighted);
-        padding.gather(&[part(0, 0.0, 0.0)]);
-        assert_eq!((padding.loss(), padding.scale()), (0.0, 0.0));
     }
 }

@@ -41,11 +41,6 @@ impl Rank {
         }
     }
 
-    /// After a module was replaced: refuses tied parameters whose copies differ. All ranks call it.
-    pub(crate) fn refuse_replaced(&mut self) -> Result<(), ExecuteError> {
-        self.sharing.refuse_replaced(&mut self.executor)
-    }
-
     /// The first two ranks whose copies of a stage differ. All ranks call it.
     pub(crate) fn drifted(&mut self) -> Result<Option<Drifted>, ExecuteError> {
         let grid = self.executor.grid();

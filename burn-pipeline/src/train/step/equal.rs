@@ -12,12 +12,12 @@ use crate::data_parallel::ReplicaGroup;
 use crate::execute::{ExecuteError, Executor};
 use crate::payload::AnyTensor;
 use burn::module::ParamId;
-use burn::tensor::{DType, TensorData};
+use burn::tensor::TensorData;
 use burn_pipeline_plan::plan::Placement;
 use std::collections::HashMap;
 
-/// A stage's index, the member of its group, and the element type, shape and bytes of each of its buffers.
-type Buffers = (usize, usize, Vec<(DType, Vec<usize>, Vec<u8>)>);
+/// A stage's index, the member of its group, and the values of each of its buffers.
+type Buffers = (usize, usize, Vec<TensorData>);
 
 /// Gives all copies of every stage the first one's values. All ranks call it.
 pub(super) fn equalize_copies(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
@@ -35,7 +35,7 @@ fn copy_buffers(executor: &mut Executor, placement: &Placement) -> Result<(), Ex
     let mut own: Vec<Buffers> = Vec::new();
     for (stage, held) in executor.stages().iter().filter(|(stage, _)| placement.contains(**stage)) {
         if (replica, stage.route()) == (0, 0) {
-            let values: Result<Vec<_>, String> = held.buffers().iter().map(|(_, value)| packed(value)).collect();
+            let values: Result<Vec<_>, String> = held.buffers().iter().map(|(_, value)| value.to_data()).collect();
             own.push((stage.index(), member, values.map_err(failed)?));
         }
     }
@@ -54,19 +54,10 @@ fn copy_buffers(executor: &mut Executor, placement: &Placement) -> Result<(), Ex
         }
         let buffers = own.into_iter().zip(values);
         let values: HashMap<ParamId, AnyTensor> =
-            buffers.map(|((id, own), (dtype, shape, bytes))| (id, unpacked(*dtype, shape, bytes, &own))).collect();
+            buffers.map(|((id, own), data)| (id, AnyTensor::from_data_exact(data.clone(), &own.device()))).collect();
         if !values.is_empty() {
             held.replace(&values).map_err(|source| ExecuteError::Module { rank, stage, source })?;
         }
     }
     Ok(())
-}
-
-fn packed(value: &AnyTensor) -> Result<(DType, Vec<usize>, Vec<u8>), String> {
-    let data = value.to_data()?;
-    Ok((data.dtype(), data.shape().to_vec(), data.as_bytes().to_vec()))
-}
-
-fn unpacked(dtype: DType, shape: &[usize], bytes: &[u8], like: &AnyTensor) -> AnyTensor {
-    AnyTensor::from_data_exact(TensorData::from_bytes_vec(bytes.to_vec(), shape.to_vec(), dtype), &like.device())
 }

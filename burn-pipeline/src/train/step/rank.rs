@@ -9,7 +9,6 @@ use crate::link::LinkError;
 use crate::payload::{AnyTensor, Validate};
 use crate::stage::{ForwardSeed, Reduction, mixed};
 use crate::train::non_finite::OnNonFinite;
-use crate::train::progress::Scaled;
 use crate::train::shared::{SharedParameter, SharedReport, Sharing};
 use burn::module::ParamId;
 use burn_pipeline_plan::plan::{Placement, StageId};
@@ -39,11 +38,12 @@ impl Settings {
 }
 
 pub(crate) struct Rank {
-    pub(super) executor: Executor,
-    pub(super) placement: Placement,
-    pub(super) settings: Settings,
-    pub(super) contract: Contract,
-    pub(super) sharing: Sharing,
+    pub(crate) executor: Executor,
+    pub(crate) placement: Placement,
+    pub(crate) settings: Settings,
+    pub(crate) contract: Contract,
+    /// The tied parameters, which a load makes the next step compare again.
+    pub(crate) sharing: Sharing,
     /// The step of the next batch, counted from 1.
     pub(super) step: u64,
     /// The observed numbers of each microbatch since the last step.
@@ -59,15 +59,15 @@ pub(crate) struct Rank {
     /// True if these are dropped when the next call begins.
     pub(super) statistics_end: bool,
     /// True if the current call has begun to change weights.
-    pub(super) changes_weights: bool,
-    /// The number of calls that have ended.
-    pub(super) calls: u64,
+    pub(crate) changes_weights: bool,
+    /// The number of calls that have ended without a failure.
+    pub(crate) calls: u64,
     /// Stages on standby, beside the running ones.
-    standby: Option<Standby>,
+    pub(crate) standby: Option<Standby>,
 }
 
 /// Stages with another cut or placement, built and agreed on by all ranks, that do not run.
-struct Standby {
+pub(crate) struct Standby {
     aside: Aside,
     placement: Placement,
     sharing: Sharing,
@@ -144,10 +144,6 @@ impl Rank {
         std::mem::swap(&mut self.sharing, &mut standby.sharing);
     }
 
-    pub(crate) fn dismiss(&mut self) {
-        self.standby = None;
-    }
-
     /// The steps of [`Rank::start`].
     fn agree(
         executor: &mut Executor,
@@ -188,48 +184,23 @@ impl Rank {
         self.executor.groups().of(stage).is_first()
     }
 
-    pub(crate) fn executor(&mut self) -> &mut Executor {
-        &mut self.executor
-    }
-
-    /// Returns true if any process wants the last stage's outputs of training steps.
-    pub(crate) fn sends_outputs(&self) -> bool {
-        self.settings.outputs
-    }
-
-    pub(crate) fn placement(&self) -> &Placement {
-        &self.placement
-    }
-
-    pub(crate) fn sharing(&self) -> &Sharing {
-        &self.sharing
-    }
-
-    /// The tied parameters, which a load makes the next step compare again.
-    pub(crate) fn sharing_mut(&mut self) -> &mut Sharing {
-        &mut self.sharing
-    }
-
-    /// Sets how the losses of the next batch are scaled. All ranks must get the same value.
-    pub(crate) fn scale_losses(&mut self, scaled: Scaled) {
-        self.contract.scaled = scaled;
-    }
-
     /// Makes the forwards of the next batch draw random numbers from this seed, the stage and the microbatch only;
     /// `None` leaves the generator unchanged. All ranks must get the same value.
     pub(crate) fn draw_from(&mut self, seed: Option<u64>) {
         for (stage, held) in self.executor.stages().iter_mut() {
-            held.engine_mut().set_forward_seed(ForwardSeed::new(seed.map(|seed| mixed(seed, stage.index() as u64))));
+            held.engine_mut().set_forward_seed(ForwardSeed(seed.map(|seed| mixed(seed, stage.index() as u64))));
         }
     }
 
-    /// Reads stages while their sharded parameters are gathered. All ranks call it.
+    /// Reads stages while their sharded parameters are gathered; `doing` names the call if `read` panics. All ranks call
+    /// it.
     pub(crate) fn with_whole_weights<T>(
         &mut self,
+        doing: &str,
         read: impl FnOnce(&mut Self) -> Result<T, ExecuteError>,
     ) -> Result<T, ExecuteError> {
         self.executor.gather_all_shards()?;
-        let result = read(self);
+        let result = caught(self.number(), || doing.to_owned(), || read(self));
         self.executor.release_all();
         result
     }

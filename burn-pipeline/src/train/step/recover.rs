@@ -35,16 +35,6 @@ impl Rank {
         }
     }
 
-    /// Records that a call ended without a failure.
-    pub(crate) fn end_call(&mut self) {
-        self.calls += 1;
-    }
-
-    /// Records that this call changes weights from here on.
-    pub(crate) fn change_weights(&mut self) {
-        self.changes_weights = true;
-    }
-
     /// After a call that changed weights: waits until all ranks have changed theirs. So a failure meanwhile, in an
     /// optimizer for example, is this call's failure on all ranks. All ranks call it.
     ///

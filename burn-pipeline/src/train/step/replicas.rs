@@ -73,10 +73,7 @@ pub(super) fn sum_gradients(executor: &mut Executor, placement: &Placement) -> R
             let theirs: Vec<Option<AnyTensor>> = mailbox.receive(executor, stage, from)?;
             let Some(held) = executor.stages().get_mut(&stage) else { continue };
             for (&id, theirs) in parameters.iter().zip(theirs) {
-                let sum = match (held.gradients().remove(id), theirs) {
-                    (Some(ours), Some(theirs)) => Some(ours.plus(theirs)),
-                    (one, other) => one.or(other),
-                };
+                let sum = held.gradients().remove(id).into_iter().chain(theirs).reduce(AnyTensor::plus);
                 sum.into_iter().for_each(|sum| held.gradients().set(id, sum));
             }
         }
@@ -109,7 +106,7 @@ fn together(executor: &mut Executor, stage: StageId) -> Vec<Vec<ParamId>> {
 /// The first sends its sum to the second. Each other one adds the gradients that it held back, in order, and sends the
 /// result to the next; the last sends it back to the first.
 pub(super) fn chain(executor: &mut Executor, placement: &Placement) -> Result<(), ExecuteError> {
-    let ordered = |stage: &mut Box<dyn ErasedStage>| stage.gradients().accumulation() == Accumulation::Ordered;
+    let ordered = |stage: &mut Box<dyn ErasedStage>| stage.gradients().accumulation == Accumulation::Ordered;
     let (routes, replicas, own) = (placement.routes(), executor.grid().replicas(), executor.grid().replica());
     let copies = routes * replicas;
     if copies < 2 || !executor.stages().values_mut().all(ordered) {

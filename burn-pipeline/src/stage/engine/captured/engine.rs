@@ -1,10 +1,9 @@
 //! What the engine of captured stages holds: programs, and the microbatches that run through them.
 
 use super::elsewhere::UntrackedDraws;
-use super::microbatch_run::MicrobatchRun;
+use super::microbatch_run::{MicrobatchRun, RunningProgram};
 use super::programs::Programs;
 use super::replayable::Replayable;
-use super::running_program::RunningProgram;
 use crate::stage::engine::call::ForwardCall;
 use crate::stage::engine::casts::refuse_types;
 use crate::stage::engine::eager::Eager;
@@ -88,7 +87,7 @@ impl Captured {
             }
             Ok(recorded) => {
                 if self.grouped {
-                    refuse_draws(&recorded, self.seed.is_set())?;
+                    refuse_draws(&recorded, self.seed.0.is_some())?;
                 }
                 Some(self.known_or_new(recorded, signature, parameters)?)
             }

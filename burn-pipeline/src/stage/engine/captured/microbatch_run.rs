@@ -1,8 +1,11 @@
-//! One microbatch's run through the programs of a stage, in an interpreter of its own.
+//! One microbatch's run through the programs of a stage, in an interpreter of its own; and a program that has started,
+//! with how far it has run.
 
 use super::replayable::Replayable;
 use crate::payload::{AnyTensor, Payload, PayloadPart};
-use crate::program::{NO_REPLAY, Phase, Program, ProgramError, Replay, Sums, interpreter, is_like, spec};
+use crate::program::{
+    NO_REPLAY, Phase, Program, ProgramError, Replay, StagePrograms, Sums, interpreter, is_like, spec,
+};
 use crate::stage::engine::call::{ForwardCall, Gradients, check_gradients};
 use crate::stage::engine::recording::Parameters;
 use crate::stage::error::StageError;
@@ -207,4 +210,40 @@ fn tensors(payload: Payload) -> impl Iterator<Item = DispatchTensor> {
         PayloadPart::Tensor(tensor) => Some(tensor.inner().into_dispatch()),
         PayloadPart::Host(_) | PayloadPart::Tag(_) => None,
     })
+}
+
+/// One program of one microbatch, run up to some operation.
+pub(super) struct RunningProgram {
+    run: MicrobatchRun,
+    pub(super) phase: Phase,
+    programs: Arc<StagePrograms>,
+    at: usize,
+}
+
+impl RunningProgram {
+    /// A program of a microbatch that was fed what the program reads.
+    pub(super) fn new(run: MicrobatchRun, phase: Phase) -> Self {
+        let programs = run.stage.programs.clone();
+        Self { run, phase, programs, at: 0 }
+    }
+
+    /// The number of pieces that have not run yet.
+    pub(super) fn left(&self) -> usize {
+        self.programs.program(self.phase).pieces() - self.at
+    }
+
+    /// Runs the next pieces.
+    pub(super) fn advance(&mut self, pieces: usize) -> Result<(), StageError> {
+        let end = self.at + pieces.min(self.left());
+        self.run.run_part(self.programs.program(self.phase), self.at..end)?;
+        self.at = end;
+        Ok(())
+    }
+
+    /// Runs the rest, and takes the results out.
+    pub(super) fn finish(mut self) -> Result<(MicrobatchRun, Vec<DispatchTensor>), StageError> {
+        self.advance(usize::MAX)?;
+        let given = self.run.results(self.programs.program(self.phase));
+        Ok((self.run, given))
+    }
 }

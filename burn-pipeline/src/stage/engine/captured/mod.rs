@@ -12,8 +12,8 @@
 //!    scalars, constants and edges are, including the backward's. Otherwise programs are made from the new recording,
 //!    and kept ([`programs`], [`replayable`]).
 //! 3. The forward program runs in the microbatch's own interpreter, fed with the module's current parameters
-//!    ([`microbatch_run`], [`running_program`]). What `I` and `W` need stays in the interpreter. Backwards and
-//!    recomputed forwards run the microbatch's programs, and none of the user's code.
+//!    ([`microbatch_run`]). What `I` and `W` need stays in the interpreter. Backwards and recomputed forwards run the
+//!    microbatch's programs, and none of the user's code.
 //! 4. `I` is fed the received gradients and returns the input's. `W` empties the interpreter. `B` does both, in
 //!    autodiff's order ([`run`]). If outputs have no gradient, the backward has programs of its own ([`partial`]);
 //!    several `W`s can run as one ([`merged`]).
@@ -34,6 +34,5 @@ mod partial;
 mod programs;
 mod replayable;
 mod run;
-mod running_program;
 
 pub(in crate::stage) use engine::Captured;

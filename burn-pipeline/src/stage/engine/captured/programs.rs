@@ -8,7 +8,7 @@ use super::replayable::{Constant, Replayable};
 use crate::payload::AnyTensor;
 use crate::program::{Bf16, StagePrograms};
 use crate::stage::engine::recording::{Recorded, Signature};
-use crate::stage::options::StageOptions;
+use crate::stage::options::{PROGRAMS, StageOptions};
 use burn::backend::ir::TensorId;
 use burn::module::ParamId;
 use burn::tensor::{Device, TensorData};
@@ -40,7 +40,7 @@ struct Entry {
 impl Programs {
     /// Keeps as many programs as the options say, at least one.
     pub(super) fn new(options: &StageOptions) -> Self {
-        let (limit, record_every) = (options.programs.max(1), options.record_every.max(1));
+        let (limit, record_every) = (options.programs.unwrap_or(PROGRAMS).max(1), options.record_every.max(1));
         let (compile, rounded) = (options.compile, options.rounded);
         Self { limit, compile, rounded, record_every, kept: Vec::new(), constants: Vec::new() }
     }

@@ -1,9 +1,8 @@
 //! The engine that replays captured programs.
 
 use super::engine::Captured;
-use super::microbatch_run::MicrobatchRun;
+use super::microbatch_run::{MicrobatchRun, RunningProgram};
 use super::replayable::Replayable;
-use super::running_program::RunningProgram;
 use crate::program::{Phase, Program, StagePrograms};
 use crate::stage::engine::call::{BackwardCall, ForwardCall, ForwardOutput, Gradients};
 use crate::stage::engine::contract::{Direction, Engine, EngineState, Started};
@@ -65,7 +64,7 @@ impl<M: Stage> Engine<M> for Captured {
             None => self.eager.forward_only(code, call),
             Some(stage) => {
                 let (run, outputs) = self.replay(stage, call, parameters)?.finish()?;
-                if run.stage.draws() && !self.seed.is_set() {
+                if run.stage.draws() && self.seed.0.is_none() {
                     return Err(StageError::Unsupported(DRAWS.to_owned()));
                 }
                 self.again.insert(run.microbatch, run.stage.clone());
@@ -118,7 +117,7 @@ impl<M: Stage> Engine<M> for Captured {
         microbatches: &[usize],
         store: &mut GradientStore,
     ) -> Result<(), StageError> {
-        match self.mergeable(microbatches) && store.accumulation() == Accumulation::AsTheyCome {
+        match self.mergeable(microbatches) && store.accumulation == Accumulation::AsTheyCome {
             true => self.merge_weights(module, microbatches, store),
             false => microbatches.iter().try_for_each(|&microbatch| self.backward_weight(module, microbatch, store)),
         }

@@ -4,12 +4,13 @@
 use crate::execute::ExecuteError;
 use crate::stage::ErasedStage;
 use crate::tensor_parallel::Holders;
-use crate::train::checkpoint::digests::{digest, trained};
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::{Adapters, is_adapter};
 use crate::train::checkpoint::scales::scales;
+use crate::train::checkpoint::tensors::digest;
+use crate::train::checkpoint::types::trained;
 use crate::train::control::{Command, gather_results};
-use crate::train::step::{Rank, caught};
+use crate::train::step::Rank;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -25,9 +26,7 @@ impl Command for Alone {
     const NAME: &'static str = "comparing adapters with the model";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let number = rank.number();
-        let compare = || rank.with_whole_weights(|rank| Ok(self.compare(rank)));
-        caught(number, || Self::NAME.to_owned(), compare)
+        rank.with_whole_weights(Self::NAME, |rank| Ok(self.compare(rank)))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -37,8 +36,8 @@ impl Command for Alone {
 
 impl Alone {
     fn compare(&self, rank: &mut Rank) -> Result<(), CheckpointError> {
-        let groups = rank.executor().groups().clone();
-        for (&stage, held) in rank.executor().stages().iter_mut() {
+        let groups = rank.executor.groups().clone();
+        for (&stage, held) in rank.executor.stages().iter_mut() {
             let names = self.left_out(held.as_ref(), groups.of(stage))?;
             if !names.is_empty() {
                 return Err(CheckpointError::LeftOut { names });
@@ -76,6 +75,6 @@ impl Command for Alike {
     const NAME: &'static str = "comparing the copies of tied parameters";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<(), ExecuteError> {
-        rank.refuse_replaced()
+        rank.sharing.refuse_replaced(&mut rank.executor)
     }
 }

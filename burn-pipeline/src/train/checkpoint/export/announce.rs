@@ -65,7 +65,7 @@ pub(super) fn own_tensors(
 ) -> Result<Row, CheckpointError> {
     let (mut entries, mut matched) = (Vec::new(), Vec::new());
     // Copies of a stage are equal, except for pieces: the first one's tensors are written.
-    for (&stage, held) in rank.executor().stages().iter().filter(|(stage, _)| stage.route() == 0) {
+    for (&stage, held) in rank.executor.stages().iter().filter(|(stage, _)| stage.route() == 0) {
         let holders = groups.of(stage);
         let all = if how.merged { held.merged_weights() } else { held.named_weights() };
         let whole_shape = |weight: &NamedWeight| holders.whole_shape(weight.id, weight.value.shape());

@@ -59,7 +59,7 @@ impl Pipeline {
                 BTreeSet::new()
             }
         };
-        if self.ranks.are_processes() {
+        if self.ranks.processes {
             return self.ask(Gathered { path: path.to_owned(), how, copies })?.into_iter().collect();
         }
         let weights = if how.merged { self.merged_weights() } else { self.named_weights() };

@@ -21,7 +21,7 @@ use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::adapted;
 use crate::train::checkpoint::tensors::Item;
 use crate::train::control::{Command, gather_results};
-use crate::train::step::{Rank, caught};
+use crate::train::step::Rank;
 use crate::vocabulary::StageGroups;
 use burn::tensor::{Device, TensorData};
 use burn_pipeline_plan::plan::StageId;
@@ -46,9 +46,7 @@ impl Command for Gathered {
     const NAME: &'static str = "exporting the model";
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let number = rank.number();
-        let export = || rank.with_whole_weights(|rank| export(rank, self));
-        caught(number, || Self::NAME.to_owned(), export)
+        rank.with_whole_weights(Self::NAME, |rank| export(rank, self))
     }
 
     fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
@@ -60,7 +58,7 @@ impl Command for Gathered {
 fn export(rank: &mut Rank, asked: &Gathered) -> Result<Result<(), CheckpointError>, ExecuteError> {
     let Gathered { path, how, copies } = asked;
     let me = rank.number();
-    let groups = rank.executor().groups().clone();
+    let groups = rank.executor.groups().clone();
     let mut own = BTreeMap::new();
     let row = own_tensors(rank, (how, copies), &groups, &mut own);
     let rows = gather_results(rank, row, CheckpointError::elsewhere)?.into_iter().collect::<Result<Vec<Row>, _>>();
@@ -73,7 +71,7 @@ fn export(rank: &mut Rank, asked: &Gathered) -> Result<Result<(), CheckpointErro
         0 => transfer.write(path),
         _ => transfer.send().map(Ok),
     }?;
-    rank.executor().link().set_activity(Activity::Idle);
+    rank.executor.link().set_activity(Activity::Idle);
     Ok(exported)
 }
 
@@ -152,9 +150,9 @@ impl Transfer<'_> {
     /// Moves the next tensor to rank 0, which gets its values, or the error of reading them from their device.
     fn step(&mut self) -> Result<Option<Result<TensorData, String>>, ExecuteError> {
         let Some((holder, entry)) = self.order.get(self.next).cloned() else { return Ok(None) };
-        let (me, deadline) = (self.rank.number(), self.rank.executor().deadline());
+        let (me, deadline) = (self.rank.number(), self.rank.executor.deadline());
         let header = Header::of(MessageKind::Tensors { index: self.next });
-        let link = self.rank.executor().link();
+        let link = self.rank.executor.link();
         link.set_activity(Activity::Saving);
         self.next += 1;
         if holder != 0 {
@@ -165,7 +163,7 @@ impl Transfer<'_> {
             link.barrier(deadline).map_err(|source| self.rank.link_error(source))?;
         }
         // All ranks that have pieces of a weight join it, and the first of them sends it.
-        let grid = self.rank.executor().grid();
+        let grid = self.rank.executor.grid();
         let beside = grid.pipeline_rank_of(holder) == grid.pipeline_rank();
         let together = |stage: StageId| beside || self.groups.of(stage).contains(holder);
         let together = self.own.get(&entry.name).is_some_and(|own| together(own.stage));
@@ -173,9 +171,9 @@ impl Transfer<'_> {
         let own = own.and_then(|own| self.whole(&entry.name, own, holder == me));
         match (me, own) {
             (0, None) if holder != 0 => {
-                let payload = self.rank.executor().receive_from(holder, header)?;
+                let payload = self.rank.executor.receive_from(holder, header)?;
                 // It is written next, which may take long.
-                self.rank.executor().link().set_activity(Activity::Saving);
+                self.rank.executor.link().set_activity(Activity::Saving);
                 Ok(payload.tensors().next().map(AnyTensor::to_data))
             }
             (0, own) => Ok(own.map(|(data, _)| data)),
@@ -183,7 +181,7 @@ impl Transfer<'_> {
                 let data = data.map_err(|message| ExecuteError::Device { rank: me, message })?;
                 let mut payload = Payload::default();
                 payload.push_tensor(AnyTensor::from_data_exact(data, &device));
-                self.rank.executor().send_to(0, header, payload)?;
+                self.rank.executor.send_to(0, header, payload)?;
                 Ok(None)
             }
             (_, None) => Ok(None),

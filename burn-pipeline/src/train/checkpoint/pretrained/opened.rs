@@ -13,8 +13,8 @@ use super::source::Source;
 use crate::payload::{AnyTensor, TensorKind};
 use crate::stage::{ErasedStage, NamedWeight, StageState};
 use crate::tensor_parallel::Holders;
-use crate::train::checkpoint::digests::digest;
 use crate::train::checkpoint::error::CheckpointError;
+use crate::train::checkpoint::tensors::digest;
 use crate::train::checkpoint::types::converted;
 use burn::store::burn_pack::Tensor as Stored;
 use burn::store::{ModuleAdapter, ModuleContext, bridge};
@@ -35,7 +35,7 @@ pub(in crate::train::checkpoint) struct Opened<'a> {
     /// What the rules make of the stored tensors.
     tensors: Table,
     /// What the folder says of its adapters, if it holds adapters alone.
-    adapters: Option<Adapters>,
+    pub(in crate::train::checkpoint) adapters: Option<Adapters>,
     pub(in crate::train::checkpoint) fit: Fit,
 }
 
@@ -66,11 +66,6 @@ impl<'a> Opened<'a> {
         let names = opened.tensors.iter().filter(|(_, source)| used(source)).map(|(name, _)| name);
         opened.fit.unused = names.map(|name| (name.clone(), format!("{name}{}", opened.stored_as(name)))).collect();
         Ok(opened)
-    }
-
-    /// Returns true if a folder of adapters alone is open.
-    pub(in crate::train::checkpoint) fn has_adapters(&self) -> bool {
-        self.adapters.is_some()
     }
 
     /// Returns the values of a stage's parameters; of cut ones, this rank's pieces. What does not fit is recorded and
@@ -114,7 +109,7 @@ impl<'a> Opened<'a> {
             self.keep_digest(&weight, &copies, &data);
             let (name, turn) = (&weight.names[0], self.tensors.get(first).and_then(Source::turn));
             match adapts_rows_of(name) {
-                Some(adapted) if self.has_adapters() => drop(self.fit.adapted.insert(adapted.to_owned(), turn)),
+                Some(adapted) if self.adapters.is_some() => drop(self.fit.adapted.insert(adapted.to_owned(), turn)),
                 Some(adapted) => drop(self.fit.with_base.insert(adapted.to_owned())),
                 None => drop(self.fit.turned.insert(name.clone(), turn)),
             }
