@@ -200,10 +200,13 @@ impl Writer {
         self.make(Op::View(View::Reshape), [tensor], shape, tensor.dtype)
     }
 
-    /// Transposes a matrix.
-    pub(crate) fn transpose(&mut self, matrix: &TensorIr) -> TensorIr {
-        let shape = [matrix.shape[1], matrix.shape[0]];
-        self.make(Op::View(View::Permute(vec![1, 0])), [matrix], shape, matrix.dtype)
+    /// Transposes a matrix, or each of a batch.
+    pub(crate) fn transpose(&mut self, matrices: &TensorIr) -> TensorIr {
+        let rank = matrices.shape.num_dims();
+        let (mut order, mut shape): (Vec<usize>, Vec<usize>) = ((0..rank).collect(), matrices.shape.to_vec());
+        order.swap(rank - 2, rank - 1);
+        shape.swap(rank - 2, rank - 1);
+        self.make(Op::View(View::Permute(order)), [matrices], shape, matrices.dtype)
     }
 }
 

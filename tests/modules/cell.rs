@@ -20,6 +20,7 @@ pub(crate) enum Mode {
     Plain,
     Eager,
     Captured,
+    Compiled,
     Recomputed,
     DataParallel,
     Sharded,
@@ -45,6 +46,7 @@ impl Mode {
             Self::Plain => "as it comes",
             Self::Eager => "eager",
             Self::Captured => "captured",
+            Self::Compiled => "compiled",
             Self::Recomputed => "recomputed",
             Self::DataParallel => "data-parallel",
             Self::Sharded => "sharded",
@@ -98,7 +100,8 @@ fn run<C: Case>(case: &C, schedule: &str, size: Size, mode: Mode) -> Result<Outc
         _ => SplitBackward::Auto,
     });
     let builder = builder.stages(move |at| made.stage(at).recomputed(mode == Mode::Recomputed));
-    let builder = builder.sharded(mode == Mode::Sharded).optimizer(move || optimizer.optimizer());
+    let builder = builder.sharded(mode == Mode::Sharded).compile(mode == Mode::Compiled);
+    let builder = builder.optimizer(move || optimizer.optimizer());
     let builder = match case.half() {
         Some(half) => builder.precision(half.precision(case.keeps())),
         None => builder,
@@ -176,6 +179,13 @@ impl Plains {
         let expected = self.0.entry((mode.replicas(), mode.members())).or_insert_with(plain);
         compared(case, schedule.as_ref(), mode, expected)
     }
+}
+
+/// Runs a schedule with compiled stages, and compares it with one rank that has compiled stages.
+pub(crate) fn compiled<C: Case>(case: &C, schedule: &str) -> Found {
+    let schedule = by_name(schedule).unwrap();
+    let alone = run(case, "LoopedBFS", elsewhere(case, schedule.info().name), Mode::Compiled).unwrap();
+    compared(case, schedule.as_ref(), Mode::Compiled, &alone)
 }
 
 fn compared<C: Case>(case: &C, schedule: &dyn Schedule, mode: Mode, expected: &Outcome) -> Found {

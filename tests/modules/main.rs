@@ -24,7 +24,7 @@ mod table;
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{all, by_name};
 use cases::{Case, Stacked, Translation};
-use cell::{Found, Mode, Plains, cell};
+use cell::{Found, Mode, Plains, cell, compiled};
 use numbers::{CELLS, Numbers, Typed};
 use table::{Row, Verdict};
 
@@ -120,6 +120,27 @@ fn with_other_element_types_every_module_is_as_in_f32() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let guide = include_str!("../../burn-pipeline/src/_guide/numbers.md");
     assert!(guide.contains(&table), "the table of element types in the guide's `numbers.md` differs");
+}
+
+/// Adds the schedules under which a module's compiled stages differ from one rank's to `failures`.
+fn compiled_row<C: Case>(case: &C, failures: &mut Vec<String>) {
+    for schedule in schedules() {
+        match (compiled(case, schedule), expected(case.name(), schedule, Mode::Compiled)) {
+            (Found::Distance(0.0), Ok(())) => {}
+            (Found::Refused(error), Err(words)) if error.contains(words) => {}
+            (found, expected) => {
+                failures.push(format!("{}, {schedule}: {found:?}, expected {expected:?}", case.name()));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_compiled_module_equals_one_compiled_rank_under_every_schedule() {
+    let mut failures = Vec::new();
+    Stacked::all().iter().for_each(|case| compiled_row(case, &mut failures));
+    compiled_row(&Translation, &mut failures);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 #[test]

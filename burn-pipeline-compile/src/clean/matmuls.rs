@@ -2,13 +2,15 @@
 //!
 //! 1. A batch of matrices times one matrix becomes one matmul over the rows of all of them. Each element is computed
 //!    as before; the second matrix is packed once.
-//! 2. Matmuls of transposed matrices that are summed over their batch become one matmul over the rows of all of them,
-//!    if nothing else reads them: a weight's gradient. So its terms are never written; they are added in another
-//!    order.
+//! 2. Matmuls that are summed over their batch become one matmul over the rows of all of them, if nothing else reads
+//!    them: a weight's gradient. So its terms are never written; they are added in another order.
+//!
+//! Guarantees: what is merged depends on sizes alone, not on how operands are stored. A tensor that one program makes
+//! as a view is fed to another, which cannot see that. So `B` and `W` give a weight's gradient the same bits. Rows
+//! that are not contiguous are copied.
 
 use super::links::Links;
 use crate::graph::{Graph, Node, Op, Reduction, View, Writer};
-use burn::backend::ir::TensorIr;
 
 pub(super) fn matmuls(graph: Graph) -> Graph {
     let links = Links { graph: &graph, makers: &graph.makers(), uses: &graph.uses() };
@@ -28,24 +30,12 @@ pub(super) fn matmuls(graph: Graph) -> Graph {
 }
 
 impl Links<'_> {
-    /// Returns true if the elements of a tensor are known to be contiguous. Computed tensors are; a view with swapped
-    /// dimensions is not.
-    fn is_in_order(&self, tensor: &TensorIr) -> bool {
-        match self.maker(tensor).map(|node| (&node.op, node)) {
-            Some((Op::View(View::Reshape), node)) => {
-                node.inputs[0].tensor().is_some_and(|input| self.is_in_order(input))
-            }
-            Some((Op::View(_) | Op::Interpret(_), _)) => false,
-            _ => true,
-        }
-    }
-
     fn one_matrix(&self, node: &Node, to: &mut Writer) -> Option<()> {
         let (lhs, rhs) = (node.inputs[0].tensor()?, node.inputs[1].tensor()?);
         let (rank, out) = (lhs.shape.num_dims(), node.output());
         let (batch, alone) = (&lhs.shape[..rank - 2], rhs.shape[..rank - 2].iter().all(|&size| size == 1));
         let count: usize = batch.iter().product();
-        (count > 1 && alone && self.is_in_order(lhs)).then_some(())?;
+        (count > 1 && alone).then_some(())?;
         let [rows, depth, columns] = [lhs.shape[rank - 2], lhs.shape[rank - 1], rhs.shape[rank - 1]];
         let (left, right) = (to.reshape(lhs, [count * rows, depth]), to.reshape(rhs, [depth, columns]));
         let matmul = to.make(Op::Matmul, [&left, &right], [count * rows, columns], out.dtype);
@@ -63,17 +53,12 @@ impl Links<'_> {
         let matmul = self.own(input)?;
         let (Op::Matmul, [lhs, rhs]) = (&matmul.op, &matmul.inputs[..]) else { return None };
         let (lhs, rhs) = (lhs.tensor()?, rhs.tensor()?);
-        let transposed = self.maker(lhs)?;
-        let (Op::View(View::Permute(order)), Some(x)) = (&transposed.op, transposed.inputs[0].tensor()) else {
-            return None;
-        };
-        let swapped = batch.clone().chain([rank - 1, rank - 2]).eq(order.iter().copied());
-        let alike = x.shape[..rank - 1] == rhs.shape[..rank - 1];
-        (swapped && alike && self.is_in_order(x) && self.is_in_order(rhs)).then_some(())?;
-        let rows: usize = x.shape[..rank - 1].iter().product();
-        let (depth, columns) = (x.shape[rank - 1], rhs.shape[rank - 1]);
-        let left = to.reshape(x, [rows, depth]);
-        let (left, right) = (to.transpose(&left), to.reshape(rhs, [rows, columns]));
+        (lhs.shape[..rank - 2] == rhs.shape[..rank - 2]).then_some(())?;
+        let [depth, columns] = [lhs.shape[rank - 2], rhs.shape[rank - 1]];
+        let rows = rhs.shape[..rank - 1].iter().product();
+        let turned = to.transpose(lhs);
+        let (left, right) = (to.reshape(&turned, [rows, depth]), to.reshape(rhs, [rows, columns]));
+        let left = to.transpose(&left);
         let matmul = to.make(Op::Matmul, [&left, &right], [depth, columns], out.dtype);
         to.nodes.push(Node::of(Op::View(View::Reshape), [&matmul], out));
         Some(())

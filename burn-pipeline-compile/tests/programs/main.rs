@@ -6,6 +6,7 @@
 #![allow(clippy::cloned_ref_to_slice_refs, reason = "lists of one tensor read as those of several")]
 
 mod convolutions;
+mod cut;
 mod exchanges;
 mod functions;
 mod half_matmuls;
