@@ -304,6 +304,22 @@ fn a_step_without_an_optimizer_is_refused_and_gradients_are_still_computed() {
 }
 
 #[test]
+fn a_learning_rate_that_is_not_finite_is_refused_and_weights_stay() {
+    for of in PIPELINES {
+        let [mut pipeline, mut other] = [(); 2].map(|()| builder(of).build().unwrap());
+        for rate in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let refused = pipeline.step(good(1), rate);
+            assert!(matches!(refused, Err(PipelineError::LearningRate { .. })), "{of:?}, {rate}: {refused:?}");
+        }
+        let [after, expected] = [&mut pipeline, &mut other].map(|pipeline| {
+            pipeline.step(good(1), RATE).unwrap();
+            pipeline.step(good(2), RATE).unwrap().loss
+        });
+        assert_eq!(after, expected, "{of:?}");
+    }
+}
+
+#[test]
 fn a_good_step_warns_of_nothing() {
     let step = || drop(builder(PIPELINES[1]).build().unwrap().step(good(1), RATE).unwrap());
     assert_eq!(warned(step), Vec::<String>::new());

@@ -12,6 +12,7 @@ use super::carried::Carried;
 use super::context::{LayerContext, LayerGroups};
 use super::entry::Entry;
 use super::layer::{Layer, RunHeld};
+use crate::panics::located;
 use crate::payload::{Boundary, BoundaryError};
 use crate::stage::{Names, named_weights};
 use crate::transparent::transparent;
@@ -158,7 +159,7 @@ impl<C: Chain, M: Module + Sync + 'static, O: Boundary> Chain for Then<C, M, O> 
         let make = |&index: &usize| {
             let seed = seed.wrapping_mul(LAYERS).wrapping_add(index as u64);
             let at = LayerContext { layer: index, position: index - start, device: device.clone() };
-            (layer.make)(seed, &at, groups)
+            located(|| format!("layer {index} (`{}`)", layer.name), || (layer.make)(seed, &at, groups))
         };
         let entry = Entry {
             name: layer.name.as_str().into(),

@@ -246,6 +246,9 @@ pub enum PipelineError {
     /// The pipeline has no optimizer. Nothing was run; the pipeline is unchanged.
     #[error("a step needs an optimizer; give one to `Builder::optimizer`, or compute gradients only with `accumulate`")]
     NoOptimizer,
+    /// A learning rate is NaN or infinite. Nothing was run; the pipeline is unchanged.
+    #[error("the learning rate is {rate}: every weight would become NaN; give a finite one")]
+    LearningRate { rate: f64 },
     /// Another process refused the call. Nothing was run; the pipeline is unchanged.
     #[error("rank {rank} refused this call, so no rank ran it: {message}")]
     Elsewhere { rank: usize, message: String },

@@ -79,3 +79,22 @@ fn a_panic_in_a_layer_names_it_with_its_number() {
     assert!(error.contains("a stage of type `burn_pipeline::layers::part::Part`"), "{error}");
     pipeline.step(batch(4), 0.1).unwrap();
 }
+
+#[test]
+fn a_panic_in_the_loss_and_one_while_a_layer_is_made_say_where_they_were() {
+    let builder = |model: Model| {
+        let builder = Pipeline::builder().layers(model).schedule("1F1B", Size::new(2, 2));
+        builder.optimizer(|| SgdConfig::new().init()).devices(vec![device()])
+    };
+    let model = Sequential::new().repeat(2, linear("a"));
+    let loss = |_: Tensor<2>, _: Tensor<2>| -> Tensor<1> { panic!("no such class") };
+    let mut pipeline = builder(model.loss(loss)).build().unwrap();
+    let x = Tensor::<2>::ones([4, 3], &device());
+    let error = pipeline.step(Batch::new(x.clone()).target(x), 0.1).unwrap_err().to_string();
+    assert!(error.contains("the stage's code panicked: the loss: no such class"), "{error}");
+    let make = |_: &LayerContext| -> Linear { panic!("no file") };
+    let model =
+        Sequential::new().then(linear("a")).then(Layer::new("b", make, |own: &Linear, x: Tensor<2>| own.forward(x)));
+    let error = builder(model.without_loss()).build().unwrap_err().to_string();
+    assert!(error.contains("layer 1 (`b`): no file"), "{error}");
+}

@@ -1,6 +1,7 @@
 //! A stage as a function of tensors: the module's forward and, on the last stage, the loss.
 
 use super::call::{ForwardCall, ForwardOutput};
+use crate::panics::located;
 use crate::payload::{Boundary, BoundaryError, Kinds, Payload};
 use crate::stage::batch::{Loss, LossPart, Weight};
 use crate::stage::error::StageError;
@@ -122,10 +123,12 @@ impl<M: Stage> StageFunction<M> {
         Ok(module.forward(input, extra))
     }
 
-    /// The loss of outputs against a target.
+    /// The loss of outputs against a target. The text of a panic begins with `the loss`.
     pub(crate) fn loss(&self, output: M::Output, target: Option<Payload>) -> Result<LossPart, StageError> {
         let loss = self.loss.as_ref().ok_or(StageError::NoLoss)?;
-        let Loss(loss) = loss(output, target.ok_or(StageError::NoTarget)?).map_err(StageError::Target)?;
+        let target = target.ok_or(StageError::NoTarget)?;
+        let computed = located(|| "the loss".to_owned(), || loss(output, target));
+        let Loss(loss) = computed.map_err(StageError::Target)?;
         match (loss.value.shape().as_slice(), &loss.weight) {
             ([1], Some(Weight::Device(weight))) if weight.shape().num_elements() != 1 => {
                 Err(StageError::WeightShape { shape: weight.shape().to_vec() })

@@ -25,9 +25,9 @@ impl Pipeline {
     /// `ModuleLrScheduler` returns it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit, and any batch if there is no optimizer ([`PipelineError::NoOptimizer`]), is refused
-    /// before anything runs. If a rank fails, see [`PipelineError::Undone`] and
-    /// the variants after it. If a loss or a gradient is NaN or infinite, see [`OnNonFinite`]. Returns
+    /// A batch that does not fit, a learning rate that is not finite ([`PipelineError::LearningRate`]), and any batch if
+    /// there is no optimizer ([`PipelineError::NoOptimizer`]), are refused before anything runs. If a rank fails, see
+    /// [`PipelineError::Undone`] and the variants after it. If a loss or a gradient is NaN or infinite, see [`OnNonFinite`]. Returns
     /// [`PipelineError::TrainsNothing`] if no parameter has a gradient in the first step, unless the learning rate is
     /// 0, which trains nothing on purpose.
     ///
@@ -43,6 +43,9 @@ impl Pipeline {
         let began = Instant::now();
         let step = self.training.progress().steps + 1;
         let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names.clone() };
+        if let Some(rate) = apply.rates().into_iter().find(|rate| !rate.is_finite()) {
+            return Err(PipelineError::LearningRate { rate });
+        }
         let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
