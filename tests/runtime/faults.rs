@@ -130,7 +130,7 @@ fn an_output_that_does_not_fit_the_next_stage_is_named_there() {
 #[test]
 fn a_loss_that_fails_or_is_not_one_number_is_named() {
     let losses: [(How, &[&str]); 3] = [
-        (How::LossPanics, &[", F: ", "panicked: a broken loss"]),
+        (How::LossPanics, &[", F: ", "panicked: the loss: a broken loss"]),
         (How::LossOfManyNumbers, &["the loss has shape [4]", "must be one number"]),
         (How::LossOfNoNumber, &["the loss has shape [0]", "must be one number"]),
     ];
