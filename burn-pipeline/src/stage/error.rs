@@ -148,8 +148,8 @@ pub enum StageError {
     /// A forward differs from the recording that the forwards before it ran unrecorded.
     #[error(
         "the stage's forward, or its loss, is not the one that was recorded, though `Tuning::record_every` lets \
-         {forwards} forwards of the same shapes share a recording: {difference}; the {} forwards of these shapes before \
-         this one, and as many of others, may have run old recordings, so build the pipeline anew with \
+         {forwards} forwards of the same shapes share a recording: {difference}; the {} forwards of these shapes \
+         before this one, and as many of others, may have run old recordings, so build the pipeline anew with \
          `record_every: 1` and load a checkpoint from before them, or give what changes to the batch as a tensor \
          (`Batch::extra`)",
         forwards.saturating_sub(1)

@@ -10,8 +10,8 @@
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// The seed that the forwards of one stage draw random numbers from. It should differ from batch to batch and from stage
-/// to stage; `None` leaves draws to the device.
+/// The seed that the forwards of one stage draw random numbers from. It should differ from batch to batch and from
+/// stage to stage; `None` leaves draws to the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ForwardSeed(pub(crate) Option<u64>);
 

@@ -25,11 +25,11 @@ impl Pipeline {
     /// `ModuleLrScheduler` returns it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit, a learning rate that is not finite ([`PipelineError::LearningRate`]), and any batch if
-    /// there is no optimizer ([`PipelineError::NoOptimizer`]), are refused before anything runs. If a rank fails, see
-    /// [`PipelineError::Undone`] and the variants after it. If a loss or a gradient is NaN or infinite, see [`OnNonFinite`]. Returns
-    /// [`PipelineError::TrainsNothing`] if no parameter has a gradient in the first step, unless the learning rate is
-    /// 0, which trains nothing on purpose.
+    /// A batch that does not fit, a learning rate that is not finite ([`PipelineError::LearningRate`]), and any batch
+    /// if there is no optimizer ([`PipelineError::NoOptimizer`]), are refused before anything runs. If a rank fails,
+    /// see [`PipelineError::Undone`] and the variants after it. If a loss or a gradient is NaN or infinite, see
+    /// [`OnNonFinite`]. Returns [`PipelineError::TrainsNothing`] if no parameter has a gradient in the first step,
+    /// unless the learning rate is 0, which trains nothing on purpose.
     ///
     /// [`StageBox::named`]: crate::stage::StageBox::named
     pub fn step(

@@ -192,8 +192,8 @@ impl Rank {
         }
     }
 
-    /// Reads stages while their sharded parameters are gathered; `doing` names the call if `read` panics. All ranks call
-    /// it.
+    /// Reads stages while their sharded parameters are gathered; `doing` names the call if `read` panics. All ranks
+    /// call it.
     pub(crate) fn with_whole_weights<T>(
         &mut self,
         doing: &str,

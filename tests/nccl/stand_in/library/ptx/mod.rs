@@ -16,8 +16,8 @@
 //! 32 or 16 bits is the canonical one; division of integers by zero gives all ones. Threads run in one fixed order, so
 //! that results have the same bits in every run, atomic sums of floats too.
 //!
-//! Two families are more exact than a GPU, for which the ISA only gives bounds: the `.approx` and `.full` functions, and
-//! libdevice's functions. Both are computed in `f64` by the host and rounded once, so their error is hardly above half
+//! Two families are more exact than a GPU, for which the ISA only gives bounds: the `.approx` and `.full` functions,
+//! and libdevice's functions. Both are computed in `f64` by the host and rounded once, so their error is hardly above half
 //! a unit in the last place; `ex2.approx` has up to 2 units on a GPU. Kernels call libdevice's functions by name, since
 //! the tests give CubeCL a libdevice without any.
 //!
