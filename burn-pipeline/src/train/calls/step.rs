@@ -2,6 +2,7 @@
 
 use super::outcomes::gather_measured;
 use crate::execute::{ExecuteError, ReplicaShare};
+use crate::panics::quietly;
 use crate::stage::{Batch, Microbatches};
 use crate::train::batch_gradients::BatchGradients;
 use crate::train::control::{Call, Command};
@@ -43,9 +44,7 @@ impl Pipeline {
         let began = Instant::now();
         let step = self.training.progress().steps + 1;
         let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names.clone() };
-        if let Some(rate) = apply.rates().into_iter().find(|rate| !rate.is_finite()) {
-            return Err(PipelineError::LearningRate { rate });
-        }
+        self.admit(apply.refuse_non_finite())?;
         let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
@@ -233,6 +232,15 @@ impl Apply {
         // Groups match parameters by name, because ids differ from rank to rank.
         let rate = |name: &String| self.learning_rate.lr_from_param(ParamId::from(0), Some(name));
         self.names.iter().map(rate).collect()
+    }
+
+    fn refuse_non_finite(&self) -> Result<(), PipelineError> {
+        // Burn panics for a parameter without a rate. That panic is reported where a rank steps.
+        let rates = quietly(|| self.rates()).unwrap_or_default();
+        rates
+            .into_iter()
+            .find(|rate| !rate.is_finite())
+            .map_or(Ok(()), |rate| Err(PipelineError::LearningRate { rate }))
     }
 
     /// The step as text, with everything that must be equal on all ranks.
