@@ -4,7 +4,8 @@
 //! read half-precision operands as they are), [`constants`] (moves known values into operations), [`identities`]
 //! (removes operations that change nothing), [`matmuls`] (merges matmuls over many rows), [`sums`] (merges sums of
 //! matmuls), [`slices`] (reads slices past unrelated assignments), [`places`] (writes values into their final
-//! tensor), [`common`] (computes duplicates once), [`dead`] (removes unused operations).
+//! tensor), [`common`] (computes duplicates once), [`dead`] (removes unused operations). At the end, once, [`narrowed`]
+//! (stores operands of rounding matmuls in `bf16`).
 //!
 //! Guarantees: passes do not reorder or change nodes that the interpreter runs. They remove such a node only if
 //! nothing reads its results, and never a random draw or an operation of a backend extension.
@@ -15,6 +16,7 @@ mod dead;
 mod identities;
 mod links;
 mod matmuls;
+mod narrowed;
 mod places;
 mod replace;
 mod slices;
@@ -28,7 +30,7 @@ pub(crate) use widened::widens;
 /// The most rounds. A graph with a NaN never equals itself.
 const ROUNDS: usize = 8;
 
-/// Runs all passes until none of them changes the graph.
+/// Runs all passes until none of them changes the graph, and then the last one.
 pub(crate) fn clean(mut graph: Graph) -> Graph {
     for _ in 0..ROUNDS {
         let before = graph.clone();
@@ -49,5 +51,5 @@ pub(crate) fn clean(mut graph: Graph) -> Graph {
             break;
         }
     }
-    graph
+    narrowed::narrowed(graph)
 }

@@ -10,7 +10,7 @@ use super::words::{Group, LANES, first};
 use std::arch::x86_64::{
     __m512, __m512bh, __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_castsi512_ps, _mm512_dpbf16_ps,
     _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_setzero_ps,
 };
 use std::mem::transmute;
 
@@ -18,6 +18,9 @@ use std::mem::transmute;
 pub(super) const ROWS: usize = 12;
 /// The columns of a tile, and the lanes of a panel of columns: two vectors. The kernel uses 26 of 32 registers.
 pub(super) const COLUMNS: usize = 2 * LANES;
+
+/// The words along the depth that are multiplied between two jumps.
+const UNROLLED: usize = 4;
 
 /// The left operand's words for a tile.
 #[derive(Clone, Copy)]
@@ -164,21 +167,46 @@ unsafe fn sums<M: Multiply, const R: usize, const V: usize>(
     // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); V]; R];
-        for _ in 0..words {
-            let mut columns = [_mm512_setzero_si512(); V];
-            for (vector, words) in columns.iter_mut().enumerate() {
-                *words = _mm512_loadu_si512(panel.add(vector * LANES).cast());
-            }
+        let mut left = words;
+        // Several words at a time share the addresses of rows: on Intel's processors, two threads of a core otherwise
+        // wait for each other's instructions, not for multiplications.
+        while left >= UNROLLED {
+            add::<M, R, V, UNROLLED>(&mut sums, at, (row, word), panel);
+            (at, panel) = (at.wrapping_add(UNROLLED * word), panel.add(UNROLLED * COLUMNS));
+            left -= UNROLLED;
+        }
+        for _ in 0..left {
+            add::<M, R, V, 1>(&mut sums, at, (row, word), panel);
+            (at, panel) = (at.wrapping_add(word), panel.add(COLUMNS));
+        }
+        sums
+    }
+}
+
+/// Adds the products of `N` words to sums.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn add<M: Multiply, const R: usize, const V: usize, const N: usize>(
+    sums: &mut [[__m512; V]; R],
+    at: *const u32,
+    (row, word): (isize, usize),
+    panel: *const u32,
+) {
+    for step in 0..N {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let columns: [__m512i; V] =
+                std::array::from_fn(|vector| _mm512_loadu_si512(panel.add(step * COLUMNS + vector * LANES).cast()));
             for (place, sums) in sums.iter_mut().enumerate() {
-                let word = _mm512_set1_epi32(at.wrapping_offset(place as isize * row).cast::<i32>().read());
+                let at = at.wrapping_offset(place as isize * row).wrapping_add(step * word);
+                let word = _mm512_set1_epi32(at.cast::<i32>().read());
                 for (sum, &column) in sums.iter_mut().zip(&columns) {
                     *sum = M::add(*sum, word, column);
                 }
             }
-            at = at.wrapping_add(word);
-            panel = panel.add(COLUMNS);
         }
-        sums
     }
 }
 

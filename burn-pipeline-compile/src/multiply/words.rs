@@ -102,8 +102,9 @@ impl Words for Plain {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> [__m512i; 1] {
+        let Some(at) = of(word) else { return [_mm512_setzero_si512()] };
         // SAFETY: guaranteed by the caller.
-        of(word).map_or([_mm512_setzero_si512()], |at| unsafe { Self::along(at, lanes) })
+        unsafe { Self::along(at, lanes) }
     }
 }
 
@@ -165,10 +166,13 @@ impl Words for Rounded {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     unsafe fn across(of: impl Fn(usize) -> Option<*const u16>, word: usize, lanes: usize) -> [__m512i; 1] {
+        let Some(at) = of(2 * word) else { return [_mm512_setzero_si512()] };
+        let next = of(2 * word + 1);
         // SAFETY: guaranteed by the caller.
-        let widened =
-            |at: *const u16| unsafe { _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), at.cast())) };
-        let [even, odd] = [2 * word, 2 * word + 1].map(|at| of(at).map_or(_mm512_setzero_si512(), widened));
+        let [even, odd] = unsafe {
+            let odd = _mm256_maskz_loadu_epi16(next.map_or(0, |_| first(lanes)), next.unwrap_or(at).cast());
+            [_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(lanes), at.cast())), _mm512_cvtepu16_epi32(odd)]
+        };
         [_mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))]
     }
 }
@@ -187,9 +191,9 @@ impl Words for OneByOne<f32> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn across(of: impl Fn(usize) -> Option<*const f32>, word: usize, lanes: usize) -> [__m512i; 1] {
+        let Some(at) = of(word ^ 1) else { return [_mm512_setzero_si512()] };
         // SAFETY: guaranteed by the caller.
-        let word = of(word ^ 1).map(|at| unsafe { rounded(_mm512_maskz_loadu_ps(first(lanes), at)) });
-        [word.unwrap_or(_mm512_setzero_si512())]
+        [rounded(unsafe { _mm512_maskz_loadu_ps(first(lanes), at) })]
     }
 }
 
@@ -207,8 +211,9 @@ impl Words for OneByOne<u16> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn across(of: impl Fn(usize) -> Option<*const u16>, word: usize, lanes: usize) -> [__m512i; 1] {
+        let Some(at) = of(word ^ 1) else { return [_mm512_setzero_si512()] };
         // SAFETY: guaranteed by the caller.
-        [of(word ^ 1).map_or(_mm512_setzero_si512(), |at| unsafe { widened(at, lanes) })]
+        [unsafe { widened(at, lanes) }]
     }
 }
 

@@ -9,7 +9,7 @@ use burn::backend::ir::{
 use burn::tensor::{BoolStore, DType, Shape, Slice};
 
 /// Operations in order, and what is fed to them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Listed {
     pub(crate) operations: Vec<OperationIr>,
     pub(crate) fed: Vec<TensorIr>,
