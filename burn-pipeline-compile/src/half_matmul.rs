@@ -25,9 +25,6 @@ const ROWS: usize = 256;
 const FEW_ROWS: usize = 32;
 /// The most columns of a block.
 const COLUMNS: usize = 512;
-/// The most columns of a block whose left operand is not packed. The sums, which are rounded next, then stay in the L2
-/// cache.
-const FEW_COLUMNS: usize = 128;
 /// The most products that are summed at once.
 const DEPTH: usize = 512;
 
@@ -104,9 +101,7 @@ pub(crate) unsafe fn multiply_half(
     // No block of several is so small that its kernel adds in another order.
     let least = 2 * (SMALL / columns.max(1) + 1);
     let most = rows.div_ceil(threads).clamp(FEW_ROWS, larger * ROWS).max(least);
-    let reads = job.pairs.is_some_and(|found| found.reads_in_place(&operands[0]));
-    let most_columns = if reads { FEW_COLUMNS } else { larger * COLUMNS };
-    let of = |rows: Range<usize>| cut(columns, most_columns).map(move |columns| (rows.clone(), columns));
+    let of = |rows: Range<usize>| cut(columns, larger * COLUMNS).map(move |columns| (rows.clone(), columns));
     let blocks = cut(rows, most).flat_map(of);
     // SAFETY: guaranteed by the caller.
     let run = |(rows, columns)| unsafe { job.block(rows, columns, if in_place { usize::MAX } else { DEPTH }) };

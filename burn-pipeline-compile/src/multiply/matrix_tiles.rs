@@ -16,15 +16,11 @@ use super::tiles::cut;
 use super::words::{Group, LANES, Line, RUN, Rounded, Rounding, first};
 use super::{Elements, Matrix};
 use crate::half::Half;
-use crate::processor::prefetch;
 use std::arch::x86_64::{_mm512_add_ps, _mm512_load_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 const _: () = assert!(BLOCK == COLUMNS, "the panels of the right operand are as wide as two tiles");
-
-/// The next block of a target is prefetched if its rows are at most this far apart; for others that takes longer.
-const NARROW: usize = 512;
 
 /// Pairs of `bf16` on tiles.
 pub(super) struct Tiles<U>(PhantomData<U>);
@@ -41,12 +37,6 @@ pub(super) struct LeftBlock {
 #[repr(align(64))]
 pub(super) struct Sums(pub(super) [[f32; BLOCK]; BLOCK]);
 
-/// Returns true if the rows of a left operand are read in place as far as they fill whole tiles.
-pub(super) fn has_tiles(lhs: &Matrix<Elements>) -> bool {
-    let bytes = lhs.row.unsigned_abs() * size_of::<u16>();
-    matches!(lhs.at, Elements::Half(_, Half::Bf16)) && lhs.column == 1 && !bytes.is_multiple_of(SAME_SETS)
-}
-
 impl<U: TileUnit> Kernels for Tiles<U> {
     const GROUP: Group = Group::PAIR;
     type Left = LeftBlock;
@@ -61,8 +51,12 @@ impl<U: TileUnit> Kernels for Tiles<U> {
 
     unsafe fn left(lhs: Matrix<Elements>, rows: Range<usize>, depths: Range<usize>, to: &mut Vec<Line>) -> LeftBlock {
         let whole = rows.len().is_multiple_of(BLOCK) && depths.len().is_multiple_of(RUN);
-        if let (true, Elements::Half(at, _)) = (whole && has_tiles(&lhs), lhs.at) {
-            let bytes = lhs.row * size_of::<u16>() as isize;
+        let bytes = lhs.row * size_of::<u16>() as isize;
+        if let Elements::Half(at, Half::Bf16) = lhs.at
+            && lhs.column == 1
+            && whole
+            && !bytes.unsigned_abs().is_multiple_of(SAME_SETS)
+        {
             let at = at.wrapping_offset(rows.start as isize * lhs.row + depths.start as isize);
             let tiles = LeftTiles { at: at.cast(), row: bytes, step: (size_of::<u16>() * RUN) as isize };
             return LeftBlock { tiles, panel: BLOCK as isize * bytes };
@@ -99,10 +93,6 @@ impl<U: TileUnit> Kernels for Tiles<U> {
                     let right = right[place * lines..].as_ptr().cast();
                     let at = to.at.wrapping_offset(rows.start as isize * to.row + columns.start as isize * to.column);
                     let sizes = [rows.len(), columns.len()];
-                    if to.column == 1 && to.row.unsigned_abs() <= NARROW {
-                        let next = at.wrapping_add(BLOCK);
-                        (0..sizes[0]).for_each(|row| prefetch(next.wrapping_offset(row as isize * to.row), BLOCK));
-                    }
                     if sizes == [BLOCK; 2] && to.column == 1 && !add {
                         U::multiply(steps, left, right, at, to.row, sizes);
                     } else {

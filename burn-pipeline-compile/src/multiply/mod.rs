@@ -195,15 +195,6 @@ impl Bf16 {
         match self.found.0 {}
     }
 
-    /// Returns true if a left operand is read in place, as far as it fills whole tiles; otherwise each block of columns
-    /// packs it again.
-    pub(crate) fn reads_in_place(self, lhs: &Matrix<Elements>) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return self.is_on_tiles() && matrix_tiles::has_tiles(lhs);
-        #[cfg(not(target_arch = "x86_64"))]
-        match (self.found.0, lhs) {}
-    }
-
     /// Returns true if sums are those of matrix tiles, and false if they are those of pairs.
     pub fn is_on_tiles(self) -> bool {
         #[cfg(target_arch = "x86_64")]
