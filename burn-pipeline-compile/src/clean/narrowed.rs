@@ -1,11 +1,12 @@
 //! Stores results of regions in `bf16` for matmuls that round their operands anyway: a region then writes, and each
 //! matmul reads, half of the bytes.
 //!
-//! An element-wise result gets a rounded copy if several matmuls read it, or nothing else reads it. Matmuls read the
-//! copy, also through views that only they read. Kept tensors get no copy: they are stored as they are in any case.
+//! An element-wise result gets a rounded copy if several matmuls read it, or if nothing but one matmul reads it.
+//! Matmuls read the copy, also through views that only they read. Kept tensors get no copy: they are stored as they are
+//! in any case.
 //!
-//! Guarantees: a matmul's numbers stay the same, because it rounds what is not rounded yet in the same way. One
-//! element differs: a subnormal number above 2⁻¹²⁶ − 2⁻¹³⁴ is rounded to 2⁻¹²⁶, and to 0 where a matmul rounds it.
+//! Guarantees: a matmul's numbers stay the same, because it would round the operand in the same way. Only subnormal
+//! numbers from 2⁻¹²⁶ − 2⁻¹³⁴ on differ: they are rounded to 2⁻¹²⁶ here, and to 0 by a matmul.
 
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, Writer, is_float};
 use burn::backend::ir::{TensorId, TensorIr};
