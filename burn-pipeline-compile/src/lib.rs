@@ -22,9 +22,9 @@
 //! 5. Tensors of `bf16` and `f16` take two bytes. They are widened as they are read; tiles and matmuls compute in
 //!    `f32`, and each result in half precision is rounded at once. So casts are part of the operations around them.
 //! 6. If the caller passes a proof that the processor supports it ([`Bf16`]), operands of matmuls are rounded to
-//!    `bf16`, or split into several numbers of `bf16`, and products are summed in `f32`. If they are rounded, a forward
-//!    keeps tensors that its backward only multiplies in half of the bytes ([`hold_rounded`]), and regions store results
-//!    for matmuls in as many.
+//!    `bf16`, or split into several numbers of `bf16`, and products are summed in `f32`. If they are rounded, tensors
+//!    that are only multiplied take half of the bytes: those that a forward keeps for its backward ([`hold_rounded`]),
+//!    and results of regions.
 //! 7. The memory of a run is known before it ([`Memory`]).
 //! 8. The caller's interpreter runs all other operations ([`Tensors`]), so every captured program can be compiled.
 //!    Tensors from the caller or its interpreter are compared with the program before a step reads them

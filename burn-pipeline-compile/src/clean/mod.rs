@@ -30,7 +30,7 @@ pub(crate) use widened::widens;
 /// The most rounds. A graph with a NaN never equals itself.
 const ROUNDS: usize = 8;
 
-/// Runs all passes until none of them changes the graph, and then the last one.
+/// Runs passes until none of them changes the graph, then [`narrowed`].
 pub(crate) fn clean(mut graph: Graph) -> Graph {
     for _ in 0..ROUNDS {
         let before = graph.clone();

@@ -6,7 +6,8 @@
 //! in any case.
 //!
 //! Guarantees: a matmul's numbers stay the same, because it would round the operand in the same way. Only subnormal
-//! numbers from 2⁻¹²⁶ − 2⁻¹³⁴ on differ: they are rounded to 2⁻¹²⁶ here, and to 0 by a matmul.
+//! numbers from 2⁻¹²⁶ − 2⁻¹³⁴ on differ: they are rounded to 2⁻¹²⁶ here, and to 0 by a matmul. So with such numbers a
+//! matmul's bits depend on whether its operand is kept.
 
 use crate::graph::{Graph, Map, Node, Op, Operand, Part, Writer, is_float};
 use burn::backend::ir::{TensorId, TensorIr};
@@ -17,8 +18,9 @@ use std::iter::repeat_n;
 /// How a tensor is read, directly or through views.
 #[derive(Clone, Copy, Default)]
 struct Reads {
-    /// The number of matmuls' operands that it is.
+    /// How often a matmul multiplies it.
     matmuls: usize,
+    /// True if something else reads it, or if it is kept.
     others: bool,
 }
 

@@ -168,8 +168,8 @@ unsafe fn sums<M: Multiply, const R: usize, const V: usize>(
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); V]; R];
         let mut left = words;
-        // Several words at a time share the addresses of rows: on Intel's processors, two threads of a core otherwise
-        // wait for each other's instructions, not for multiplications.
+        // Several words share the addresses of rows and the jump: threads that share a core also share the number of
+        // instructions per cycle.
         while left >= UNROLLED {
             add::<M, R, V, UNROLLED>(&mut sums, at, (row, word), panel);
             (at, panel) = (at.wrapping_add(UNROLLED * word), panel.add(UNROLLED * COLUMNS));
