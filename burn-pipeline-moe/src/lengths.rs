@@ -15,7 +15,7 @@
 //! valid token in a mixture of depths. So put rows of similar length into a microbatch
 //! ([`Batch::from_microbatches`](burn_pipeline::Batch::from_microbatches)).
 
-use crate::ops::accumulator;
+use crate::ops::{accumulator, holding_positions};
 use burn::tensor::{Bool, Int, Tensor};
 use burn_pipeline::stage::Loss;
 
@@ -41,18 +41,18 @@ impl RowLengths {
     /// Creates lengths from the number of valid tokens of each row, `[batch]`. A count beyond a row's end means the
     /// whole row.
     pub fn tokens(counts: Tensor<1, Int>) -> Self {
-        Self { tokens: counts }
+        Self { tokens: holding_positions(counts) }
     }
 
     /// Creates lengths from the number of valid blocks of each row, `[batch]`, with `block` tokens per block.
     pub fn blocks(counts: Tensor<1, Int>, block: usize) -> Self {
-        Self::tokens(counts.mul_scalar(block as i64))
+        Self::tokens(holding_positions(counts).mul_scalar(block as i64))
     }
 
     /// Creates lengths from the number of valid blocks of each row and the tokens per block of that row, both
     /// `[batch]`.
     pub fn blocks_of(counts: Tensor<1, Int>, block: Tensor<1, Int>) -> Self {
-        Self::tokens(counts * block)
+        Self::tokens(holding_positions(counts) * holding_positions(block))
     }
 
     /// The shorter of two lengths of each row, for example if a loader counts slots, which are blocks, and the tokens
@@ -72,7 +72,7 @@ impl RowLengths {
     /// Gives each padding token a document of its own in `documents` `[batch, seq]`, numbered from 0. For
     /// [`AttentionContext`](crate::layers::AttentionContext).
     pub fn documents(&self, documents: Tensor<2, Int>) -> Tensor<2, Int> {
-        let [batch, seq] = documents.dims();
+        let ([batch, seq], documents) = (documents.dims(), holding_positions(documents));
         let own = Tensor::<1, Int>::arange(0..seq as i64, (&documents.device(), documents.dtype()));
         let own = own.neg().sub_scalar(1);
         documents.mask_where(self.mask(seq).bool_not(), own.unsqueeze::<2>().expand([batch, seq]))

@@ -69,7 +69,28 @@ fn counts_and_documents_may_have_any_integer_type() {
     let (mask, documents) = of(DType::I64);
     assert_eq!(mask, [true, true, true, false, true, false, false, false]);
     assert_eq!(documents, [0, 0, 0, -4, 0, -2, -3, -4]);
-    assert_eq!(of(DType::I32), (mask, documents));
+    for dtype in [DType::I32, DType::I16, DType::I8] {
+        assert_eq!(of(dtype), (mask.clone(), documents.clone()), "{dtype:?}");
+    }
+}
+
+#[test]
+fn rows_may_be_longer_than_the_type_of_their_counts_holds() {
+    let device = Device::flex();
+    let valid = |lengths: &RowLengths, seq| lengths.mask(seq).int().sum().into_scalar::<i64>();
+    for dtype in [DType::U8, DType::I8, DType::U16, DType::I16] {
+        let ints = |value: i64| {
+            Tensor::<1, Int>::from_data(TensorData::new(vec![value], [1]).convert_dtype(dtype), (&device, dtype))
+        };
+        let seq = if matches!(dtype, DType::U8 | DType::I8) { 300 } else { 70_000 };
+        assert_eq!(valid(&RowLengths::tokens(ints(10)), seq), 10, "{dtype:?}");
+        assert_eq!(valid(&RowLengths::blocks(ints(3), seq / 3), seq), seq as i64 / 3 * 3, "{dtype:?}");
+        assert_eq!(valid(&RowLengths::blocks_of(ints(100), ints(3)), seq), 300, "{dtype:?}");
+        let documents = ints(0).unsqueeze::<2>().expand([1, seq]);
+        let documents = RowLengths::tokens(ints(10)).documents(documents).into_data().iter::<i64>().collect::<Vec<_>>();
+        let own = |at: usize| if at < 10 { 0 } else { -1 - at as i64 };
+        assert_eq!(documents, (0..seq).map(own).collect::<Vec<_>>(), "{dtype:?}");
+    }
 }
 
 proptest! {

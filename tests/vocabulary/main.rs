@@ -8,6 +8,7 @@ mod faults;
 mod half;
 mod links;
 mod model;
+mod narrow_ids;
 mod parity;
 mod plain;
 mod refusals;

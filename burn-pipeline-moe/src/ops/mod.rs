@@ -46,6 +46,6 @@ pub use options::{BUCKETS, InjectedLoss, InjectedWeights, RouteOptions};
 pub use route::{Routed, route};
 pub use rows::PackedRows;
 pub(crate) use rows::{collect, placed, with_zero_row};
-pub(crate) use specs::accumulator;
+pub(crate) use specs::{accumulator, holding_positions};
 pub use top_k::top_k;
 pub use z_loss::z_loss;

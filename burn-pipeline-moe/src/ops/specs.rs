@@ -1,7 +1,7 @@
 //! Shapes and element types of the operations' outputs, which fusion and captures need before an operation runs.
 
 use super::options::{BUCKETS, RouteOptions};
-use burn::tensor::{DType, Shape};
+use burn::tensor::{DType, Int, Shape, Tensor};
 
 /// The element type of integers that kernels write.
 const INT: DType = DType::I32;
@@ -60,4 +60,12 @@ pub(super) fn product_weight(rows: &Shape, of_output: &Shape, offsets: &Shape) -
 /// The type that numbers of this type are summed in, and that counts and positions are computed in beside them.
 pub(crate) fn accumulator(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+/// Integers in a type that holds every position of a sequence. In a type of 8 or 16 bits positions would wrap around.
+pub(crate) fn holding_positions<const D: usize>(ints: Tensor<D, Int>) -> Tensor<D, Int> {
+    match ints.dtype() {
+        DType::U8 | DType::I8 | DType::U16 | DType::I16 => ints.cast(DType::I32),
+        _ => ints,
+    }
 }

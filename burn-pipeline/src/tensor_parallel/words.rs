@@ -1,7 +1,7 @@
 //! The words of a vocabulary that a member has.
 
 use super::group::TensorGroup;
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, DType, Int, Tensor};
 use std::ops::Range;
 
 /// Ids as indices into a rank's part of a vocabulary. Other ranks' ids have index 0, and are marked.
@@ -16,7 +16,7 @@ impl<const D: usize> OwnIds<D> {
     /// Makes it for the rank with the words `own`. The first rank leaves ids below 0 as they are, and the last rank
     /// those that are too large, for the device to refuse.
     pub(crate) fn of(group: &TensorGroup, own: Range<usize>, ids: Tensor<D, Int>) -> Self {
-        let Range { start, end } = own;
+        let (Range { start, end }, ids) = (own, holding_all(ids));
         let (first, last) = (group.member() == 0, group.member() + 1 == group.size());
         let below = (!first).then(|| ids.clone().lower_elem(start as i64));
         let above = (!last).then(|| ids.clone().greater_equal_elem(end as i64));
@@ -42,5 +42,13 @@ impl<const D: usize> OwnIds<D> {
             None => rows,
             Some(elsewhere) => rows.mask_fill(elsewhere.clone().unsqueeze_dim::<R>(D), 0.0),
         }
+    }
+}
+
+/// Ids in a type that holds the number of every word. Scalars that do not fit the type of ids would wrap around.
+fn holding_all<const D: usize>(ids: Tensor<D, Int>) -> Tensor<D, Int> {
+    match ids.dtype() {
+        DType::U8 | DType::I8 | DType::U16 | DType::I16 => ids.cast(DType::I32),
+        _ => ids,
     }
 }
