@@ -2,11 +2,11 @@
 //! evaluations, so a pipeline runs each token only once.
 //!
 //! Guarantees: a stage computes the same as over the whole sequence so far, up to rounding differences of matmuls of
-//! other shapes. Tokens that do not directly follow the cached ones are refused. Nothing is cached while a model
-//! trains.
+//! other shapes. Tokens that do not directly follow the cached ones, or belong to another text, are refused. Nothing is
+//! cached while a model trains.
 //!
-//! 1. The caller numbers the cached groups of sequences, one number per microbatch. Each microbatch gets its number and
-//!    the position of its first new token as an extra ([`CachePlace`];
+//! 1. The caller numbers the cached groups of sequences, one number per microbatch. Each microbatch gets its number,
+//!    the number of its text and the position of its first new token as an extra ([`CachePlace`];
 //!    [`Batch::from_microbatches`](burn_pipeline::Batch::from_microbatches)).
 //! 2. A stage holds a [`KeyValueCache`], which passes a [`LayerCache`] for each of its layers to its forward. Position
 //!    0 starts a new sequence.
@@ -16,6 +16,9 @@
 //! Experts with a capacity and mixtures of depths let tokens compete with the other tokens of the call, so tokens
 //! cannot run one by one; both are refused. Restart at position 0 after weights change, or when a sliding window moves
 //! positions.
+//!
+//! Data-parallel replicas, and the two routes of a bidirectional schedule, have a cache each. The number of microbatches
+//! and their order decide which of them a microbatch goes to, so keep both while texts go on.
 //!
 //! # Your own model
 //!
@@ -142,7 +145,7 @@
 //! let mut start = 0;
 //! for _ in 0..4 {
 //!     let new = |(slot, text): (usize, &Vec<i64>)| {
-//!         Batch::new(Signal::Tokens(tokens(&text[start..]))).extra("place", Some(CachePlace { slot, start }))
+//!         Batch::new(Signal::Tokens(tokens(&text[start..]))).extra("place", Some(CachePlace { slot, text: 0, start }))
 //!     };
 //!     let batch = Batch::from_microbatches(texts.iter().enumerate().map(new).collect());
 //!     let length = texts[0].len();
@@ -176,6 +179,8 @@ use std::sync::Arc;
 pub struct CachePlace {
     /// The slot: the number of the cache that the microbatch's sequences share.
     pub slot: usize,
+    /// A number that no other text of this slot has, for example how many texts the slot had before.
+    pub text: usize,
     /// The position of the first token of the microbatch, from 0.
     pub start: usize,
 }
@@ -183,6 +188,7 @@ pub struct CachePlace {
 boundary!(
     struct CachePlace {
         slot,
+        text,
         start,
     }
 );
@@ -193,10 +199,11 @@ boundary!(
 pub enum CacheError {
     /// The tokens do not directly follow the cached ones.
     #[error(
-        "slot {slot} has cached {held} tokens of a sequence, but got tokens from position {start}; continue at the \
-         next position, or restart at 0"
+        "slot {slot} has cached {held} tokens of text {text}, but got tokens from position {start}; continue at the \
+         next position, or restart at 0; data-parallel replicas and routes have a cache each, so keep the number of \
+         microbatches and their order while a text goes on"
     )]
-    Place { slot: usize, start: usize, held: usize },
+    Place { slot: usize, text: usize, start: usize, held: usize },
     /// The microbatch has a different number of sequences.
     #[error("a cache of {held} sequence(s) got {got}; restart at position 0, or use another slot")]
     Rows { held: usize, got: usize },
@@ -266,7 +273,14 @@ impl LayerCache {
 /// The cache of a stage for all sequences, behind an `Arc`: copies of its module share it. Hold it in a module as a
 /// skipped field (`#[module(skip)]`).
 #[derive(Debug, Clone, Default)]
-pub struct KeyValueCache(Arc<Mutex<HashMap<usize, Vec<LayerCache>>>>);
+pub struct KeyValueCache(Arc<Mutex<HashMap<usize, Text>>>);
+
+/// The text of a slot, with a cache per layer.
+#[derive(Debug, Clone)]
+struct Text {
+    number: usize,
+    layers: Vec<LayerCache>,
+}
 
 impl KeyValueCache {
     /// Creates an empty cache.
@@ -286,20 +300,21 @@ impl KeyValueCache {
         layers: usize,
         run: impl FnOnce(&mut [LayerCache]) -> Result<T, CacheError>,
     ) -> Result<T, CacheError> {
-        let CachePlace { slot, start } = place;
+        let CachePlace { slot, text, start } = place;
         let held = self.0.lock().remove(&slot);
-        let mut caches = held.clone().filter(|_| start > 0).unwrap_or_default();
+        let goes_on = held.as_ref().filter(|held| start > 0 && held.number == text);
+        let mut caches = goes_on.map(|held| held.layers.clone()).unwrap_or_default();
         caches.resize(layers, LayerCache::default());
         if let Some(tokens) = caches.iter().map(LayerCache::tokens).find(|&tokens| tokens != start) {
             // The sequences may go on where they are.
             if let Some(held) = held {
                 self.0.lock().insert(slot, held);
             }
-            return Err(CacheError::Place { slot, start, held: tokens });
+            return Err(CacheError::Place { slot, text, start, held: tokens });
         }
         drop(held);
         let output = run(&mut caches)?;
-        self.0.lock().insert(slot, caches);
+        self.0.lock().insert(slot, Text { number: text, layers: caches });
         Ok(output)
     }
 }

@@ -13,6 +13,7 @@ use burn::tensor::{Device, Tensor};
 use burn_pipeline::stage::{Batch, Names, Stage, StageBox};
 use burn_pipeline::train::{Pipeline, StageContext};
 use burn_pipeline_moe::cache::{CachePlace, KeyValueCache, LayerCache};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How to draw.
 #[derive(Debug, Clone)]
@@ -55,13 +56,13 @@ pub fn generate_cached(
     prompt: &[u8],
     sampling: &Sampling,
 ) -> Result<Vec<Vec<u8>>, TrainError> {
-    let mut held = 0;
+    let (mut held, number) = (0, TEXTS.fetch_add(1, Ordering::Relaxed));
     continued(seq, prompt, sampling, |seen| {
         let start = if seen.seq > held { held } else { 0 };
         held = seen.seq;
         let text = |(slot, row): (usize, &[u8])| {
             let new = Signal::Tokens(tokens(&row[start..], seen.seq - start, device));
-            Batch::new(new).extra(PLACE, CachePlace { slot, start })
+            Batch::new(new).extra(PLACE, CachePlace { slot, text: number, start })
         };
         let texts = seen.inputs.chunks(seen.seq).enumerate().map(text).collect();
         match pipeline.eval(Batch::from_microbatches(texts))?.output()? {
@@ -70,6 +71,9 @@ pub fn generate_cached(
         }
     })
 }
+
+/// How many texts each slot has had.
+static TEXTS: AtomicUsize = AtomicUsize::new(0);
 
 /// The extra with the text that a microbatch continues, and the position.
 const PLACE: &str = "place";

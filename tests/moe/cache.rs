@@ -167,15 +167,17 @@ fn builder() -> Pipeline {
     builder.devices(vec![Device::flex()]).build().unwrap()
 }
 
-/// The tokens of each slot from position `start` on.
+/// The tokens of each slot's first text from position `start` on.
 fn batch(slots: &[Vec<Vec<i64>>], start: usize) -> Batch {
-    let piece = |(slot, rows): (usize, &Vec<Vec<i64>>)| {
-        let tokens = ints(rows, start);
-        let [batch, seq] = tokens.dims();
-        let nothing = Tensor::<3>::zeros([batch, seq, D], &Device::flex());
-        Batch::new((tokens, nothing)).extra("place", CachePlace { slot, start })
-    };
+    let piece = |(slot, rows): (usize, &Vec<Vec<i64>>)| piece(rows, CachePlace { slot, text: 0, start });
     Batch::from_microbatches(slots.iter().enumerate().map(piece).collect())
+}
+
+fn piece(rows: &[Vec<i64>], place: CachePlace) -> Batch {
+    let tokens = ints(rows, place.start);
+    let [batch, seq] = tokens.dims();
+    let nothing = Tensor::<3>::zeros([batch, seq, D], &Device::flex());
+    Batch::new((tokens, nothing)).extra("place", place)
 }
 
 #[test]
@@ -217,11 +219,14 @@ fn tokens_that_do_not_follow_what_is_kept_are_refused() {
     let slots = vec![vec![vec![1, 2, 3, 4]]];
     pipeline.eval(batch(&slots, 0)).unwrap();
     let error = pipeline.eval(batch(&slots, 2)).unwrap_err().to_string();
-    assert!(error.contains("slot 0 has cached 4 tokens of a sequence, but got tokens from position 2"), "{error}");
+    assert!(error.contains("slot 0 has cached 4 tokens of text 0, but got tokens from position 2"), "{error}");
 
     let (cache, mut layer) = (KeyValueCache::new(), LayerCache::default());
-    let place = |start| CachePlace { slot: 7, start };
-    assert_eq!(cache.run(place(1), 2, |_| Ok(())).unwrap_err(), CacheError::Place { slot: 7, start: 1, held: 0 });
+    let place = |start| CachePlace { slot: 7, text: 0, start };
+    assert_eq!(
+        cache.run(place(1), 2, |_| Ok(())).unwrap_err(),
+        CacheError::Place { slot: 7, text: 0, start: 1, held: 0 }
+    );
     let key = |rows: usize| Tensor::<4>::zeros([rows, 1, 1, 2], &Device::flex());
     layer.extend(key(2), key(2)).unwrap();
     assert_eq!(layer.extend(key(3), key(3)).unwrap_err(), CacheError::Rows { held: 2, got: 3 });
@@ -236,5 +241,28 @@ fn tokens_that_do_not_follow_what_is_kept_are_refused() {
         let block = block(kind, None, capacity, 1, &Device::flex());
         let run = block.forward_cached(floats(1, [1, 2, D]), &context, &mut LayerCache::default());
         assert_eq!(run.unwrap_err(), expected);
+    }
+}
+
+/// Both copies of a stage run the first call; slot 1's next text then runs on the other copy.
+#[test]
+fn a_slot_whose_text_another_copy_of_the_stage_has_run_is_refused() {
+    let stage = |at: &StageContext| StageBox::new(part(at.index, at.stages, &at.device));
+    let replicas = Pipeline::builder().schedule("1F1B", Size::new(2, 2)).data_parallel(2).stages(stage);
+    let routes = Pipeline::builder().schedule("DualPipe", Size::new(2, 2)).stages(stage);
+    for builder in [replicas, routes] {
+        let mut pipeline = builder.devices(vec![Device::flex()]).build().unwrap();
+        let (one, other) = (vec![vec![1, 2, 3, 4]], vec![vec![5, 6, 7, 8]]);
+        let mut eval = |places: &[(usize, usize, usize, &Vec<Vec<i64>>)]| {
+            let pieces = places.iter().map(|&(slot, text, start, rows)| {
+                let rows: Vec<Vec<i64>> = rows.iter().map(|row| row[..start + 3 - 2 * start.min(1)].to_vec()).collect();
+                piece(&rows, CachePlace { slot, text, start })
+            });
+            pipeline.eval(Batch::from_microbatches(pieces.collect()))
+        };
+        eval(&[(0, 0, 0, &one), (1, 0, 0, &one)]).unwrap();
+        eval(&[(1, 1, 0, &other)]).unwrap();
+        let error = eval(&[(0, 0, 3, &one), (1, 1, 3, &other)]).unwrap_err().to_string();
+        assert!(error.contains("slot 1 has cached 0 tokens of text 1, but got tokens from position 3"), "{error}");
     }
 }

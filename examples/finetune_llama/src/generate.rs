@@ -9,6 +9,7 @@ use burn_pipeline::{Batch, Pipeline};
 use burn_pipeline_moe::cache::CachePlace;
 use pipeline_examples::generate::draw;
 use pipeline_examples::random::SplitMix64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How to choose tokens.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,9 @@ pub struct Choice {
     /// The seed of the first text's random numbers. Each further text uses the next number.
     pub seed: u64,
 }
+
+/// How many texts each slot has had.
+static TEXTS: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns what follows `prompt` in as many texts as the pipeline has microbatches, each up to its end
 /// ([`Llama::ends`]).
@@ -36,12 +40,13 @@ pub fn continued(
 ) -> Result<Vec<Vec<u32>>, FinetuneError> {
     let mut rows: Vec<Vec<u32>> = vec![prompt.to_vec(); texts];
     let mut random: Vec<SplitMix64> = (0..texts as u64).map(|i| SplitMix64::new(choice.seed.wrapping_add(i))).collect();
-    let mut start = 0;
+    let (mut start, number) = (0, TEXTS.fetch_add(1, Ordering::Relaxed));
     let ended = |row: &[u32]| row[prompt.len()..].iter().any(|token| llama.ends.contains(token));
     while rows[0].len() < prompt.len() + choice.length && !rows.iter().all(|row| ended(row)) {
         let length = rows[0].len();
         let text = |(slot, row): (usize, &Vec<u32>)| {
-            Batch::new(ids(&row[start..], length - start, device)).extra(PLACE, Some(CachePlace { slot, start }))
+            let place = CachePlace { slot, text: number, start };
+            Batch::new(ids(&row[start..], length - start, device)).extra(PLACE, Some(place))
         };
         let batch = Batch::from_microbatches(rows.iter().enumerate().map(text).collect());
         let scores = pipeline.eval(batch)?.output::<Tensor<3>>()?;
