@@ -215,6 +215,12 @@ impl Reader {
             2.0 => Map::Square,
             3.0 => Map::Cube,
             -1.0 => Map::Recip,
+            // The gradient of a reciprocal. Flex rounds the square to the tensor's type.
+            -2.0 => {
+                let square = self.to.tensor(op.out.shape.clone(), op.out.dtype);
+                self.map(Map::Square, [&op.lhs], &square)?;
+                return self.map(Map::Recip, [&square], &op.out);
+            }
             _ => return self.scalar(Map::Power, op),
         };
         self.map(map, [&op.lhs], &op.out)

@@ -155,6 +155,23 @@ fn scalars_just_above_a_tie_are_rounded_as_the_interpreter_rounds_them() {
     }
 }
 
+/// The square of 300 is infinite in f16, and that of 1.1328125 is rounded in bf16.
+#[test]
+fn small_whole_powers_give_the_bits_of_the_interpreter() {
+    for dtype in TYPES {
+        for exponent in [-2.0, -1.0, 1.0, 2.0, 3.0] {
+            let mut listed = Listed::default();
+            let x = listed.feed(&[1, 64]);
+            let power = listed.power(&x, exponent);
+            let half = in_half(&listed, dtype, |_| false);
+            let mut numbers = vec![0.0, -0.0, 300.0, 1.1328125, -1.1328125, 1e-4, f32::INFINITY, f32::NAN];
+            numbers.extend((numbers.len()..64).map(|at| 0.37 * (at as f32 - 30.0)));
+            let (expected, given) = both(&half, &[cast(&tensor(numbers, &[1, 64]), dtype)], &in_type(&[power], dtype));
+            assert_eq!(bits(&expected[0]), bits(&given[0]), "{dtype:?}: {exponent}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
