@@ -180,3 +180,31 @@ fn a_refused_module_leaves_running_statistics_as_they_were() {
     pipeline.replace_module(0, move |module: Normed, _| changed(module)).unwrap();
     assert_eq!(named(&mut pipeline, "norm.running_mean"), [7.0; 4]);
 }
+
+#[test]
+fn a_copy_of_a_module_keeps_its_running_statistics_and_does_not_change_the_pipeline() {
+    let mut pipeline = pipeline(SplitBackward::Auto, |at| {
+        let linear = init_seeded(1, &at.device, |device| LinearConfig::new(4, 4).init(device));
+        StageBox::with_loss(Normed { norm: BatchNormConfig::new(4).init(&at.device), linear }, loss)
+    })
+    .unwrap();
+    let mean = |module: &Normed| -> Vec<f32> {
+        let weights = named_weights(module, &Names::default()).into_iter();
+        let found = weights.filter(|weight| weight.path == "norm.running_mean").map(|weight| weight.value);
+        found.flat_map(|value| value.to_data().unwrap().iter::<f32>().collect::<Vec<f32>>()).collect()
+    };
+    pipeline.step(batch(), 0.1).unwrap();
+    let copy = pipeline.module::<Normed>(0).unwrap();
+    let (copied, held) = (mean(&copy), named(&mut pipeline, "norm.running_mean"));
+    assert_eq!(copied, held);
+    let x = Tensor::<2>::full([8, 4], 5.0, &Device::flex().autodiff());
+    for _ in 0..2 {
+        copy.linear.forward(copy.norm.forward(x.clone())).sum().backward();
+    }
+    assert_eq!(named(&mut pipeline, "norm.running_mean"), held);
+    let copied = mean(&copy);
+    pipeline.step(batch(), 0.1).unwrap();
+    assert_ne!(named(&mut pipeline, "norm.running_mean"), held);
+    assert_eq!(mean(&copy), copied);
+    assert!(copy.linear.weight.is_require_grad(), "the copy still trains");
+}

@@ -171,7 +171,7 @@ impl<M: Stage> ReplaceModule for Typed<M> {
             return Err(ReplaceError::Device { path, got, expected });
         }
         // The function may hold tensors of another thread.
-        self.replacement = Some(unshared(new));
+        self.replacement = Some(unshared(&new));
         Ok(Some(offered))
     }
 

@@ -170,6 +170,6 @@ impl<M: Stage> StageWeights for Typed<M> {
     }
 
     fn module(&self) -> Box<dyn Any + Send> {
-        Box::new(self.whole().ok().map(unshared))
+        Box::new(self.whole().ok().as_ref().map(unshared))
     }
 }

@@ -47,11 +47,20 @@ pub fn named_weights<M: Module>(module: &M, names: &Names) -> Vec<NamedWeight> {
     weights
 }
 
-/// The module for another thread, with tensors that it does not share with this one.
-pub(in crate::stage) fn unshared<M: Module>(module: M) -> M {
-    let own = |weight: NamedWeight| (weight.id, weight.value.unshared());
-    let weights = named_weights(&module, &Names::default()).into_iter().map(own).collect();
-    with_weights(module, &weights)
+/// A copy of the module for another thread, with tensors and running statistics that it does not share with this one.
+pub(in crate::stage) fn unshared<M: Module>(module: &M) -> M {
+    // A clone would share running statistics. Making a `valid` copy also writes back their last update.
+    let apart = module.valid().train();
+    let mut values: HashMap<ParamId, AnyTensor> = HashMap::new();
+    each(module, |_, param| {
+        let own = || {
+            let value = param.base().inner().unshared();
+            let strategy = param.base().device().gradient_checkpointing_strategy();
+            strategy.map_or(value.clone(), |strategy| Standing::of(param).lifted(value, strategy))
+        };
+        values.entry(param.id()).or_insert_with(own);
+    });
+    with_each(apart, |param| values.get(&param.id()).cloned())
 }
 
 /// Like [`named_weights`], with adapters added to the weights that they adapt. A parameter with several paths, at some
