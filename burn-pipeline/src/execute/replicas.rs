@@ -12,8 +12,9 @@ use burn_pipeline_plan::plan::{Op, Task};
 use std::time::Instant;
 
 impl Executor {
-    /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and the waits for them. Without replicas, or if a stage is not sharded,
-    /// all parameters and gradients are already here: the same plan runs, and these tasks do nothing.
+    /// `UNSHARD`, `RESHARD`, `REDUCE_GRAD`, and the waits for them. Without replicas all parameters and gradients are
+    /// already here: the same plan runs, and these tasks do nothing. For a stage that is not sharded, `UNSHARD` and
+    /// `RESHARD` do nothing.
     pub(super) fn exchange(&mut self, state: &mut RunState<'_>, task: Task) -> Result<(), ExecuteError> {
         let stage = task.stage();
         match task.op() {

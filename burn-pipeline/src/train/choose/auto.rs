@@ -11,8 +11,8 @@
 //!    placements, cuts, numbers of stages and of microbatches, recomputation, passes, and schedules synthesised for the
 //!    costs. Costs are the median of all ranks' measurements, so ranks in processes get the same answer.
 //! 3. If the best plan is predicted to be enough faster, it and the running plan take turns ([`Trials`]). Costs depend
-//!    on what runs beside them, especially on shared cores, so both are measured in the same minutes. Then 1F1B is
-//!    tried, which does not split its backward and depends least on costs.
+//!    on what runs beside them, especially on shared cores, so both are measured in the same minutes. Then 1F1B (or
+//!    else Interleaved1F1B) is tried, which does not split its backward and depends least on costs.
 
 use super::compare::{Setting, compare, first, first_schedule};
 use super::contender::Contender;

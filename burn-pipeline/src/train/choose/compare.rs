@@ -2,7 +2,8 @@
 //!
 //! 1. The first plan is a zero-bubble one, over an even cut if layers may be cut.
 //! 2. The planner's best plan is tried if it is predicted to be enough faster.
-//! 3. The best 1F1B of all candidates is tried too, because costs may be misleading.
+//! 3. The best 1F1B of all candidates (or else Interleaved1F1B) is tried too, because costs may be misleading, unless
+//!    it is predicted to be much slower or there are no trials.
 //!
 //! With a seed the cut and the number of microbatches stay: forwards draw by stage and microbatch.
 
