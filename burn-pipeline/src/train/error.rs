@@ -249,6 +249,13 @@ pub enum PipelineError {
     /// A learning rate is NaN or infinite. Nothing was run; the pipeline is unchanged.
     #[error("the learning rate is {rate}: every weight would become NaN; give a finite one")]
     LearningRate { rate: f64 },
+    /// A learning rate has no rate for some parameter, as `ModuleLearningRate::default()`. Nothing was run; the
+    /// pipeline is unchanged.
+    #[error(
+        "the learning rate holds no rate, or none for some parameter; give a number, or what `ModuleLrScheduler::step` \
+         returns"
+    )]
+    NoLearningRate,
     /// Another process refused the call. Nothing was run; the pipeline is unchanged.
     #[error("rank {rank} refused this call, so no rank ran it: {message}")]
     Elsewhere { rank: usize, message: String },
