@@ -5,7 +5,7 @@ use crate::cases::{noise, read, small_gpt};
 use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::schedule::Size;
+use burn_pipeline::schedule::{OneFOneB, Schedule, Size};
 use burn_pipeline::stage::{Accumulation, Batch, MicrobatchError, SplitBackward};
 use burn_pipeline::train::{Pipeline, PipelineError};
 use pipeline_examples::gpt::{GptPart, Signal, next_token_loss};
@@ -148,4 +148,26 @@ fn pieces_that_do_not_fit_each_other_are_refused_and_cost_nothing() {
     let params = small_gpt().part(&whole()).num_params();
     let report = pipeline.step(ready(&pieces(0, &[(1, 6), (2, 3)])), 0.1).unwrap();
     assert_eq!(report.weight_bytes.iter().sum::<usize>(), params * 4);
+}
+
+#[test]
+fn a_batch_that_does_not_fit_a_given_plan_is_told_what_the_plan_needs_over_all_replicas() {
+    for (replicas, all, each) in [(1, 4, ""), (2, 8, " on each of 2 data-parallel replicas")] {
+        let plan = OneFOneB.build(Size::new(2, 4)).unwrap();
+        let builder = Pipeline::builder().plan(plan).devices(vec![Device::flex()]).data_parallel(replicas);
+        let builder = builder.stages(|at| small_gpt().stage(at)).optimizer(|| AdamWConfig::new().init());
+        let mut pipeline = builder.build().unwrap();
+        let whole = |samples| Piece::new(1, (samples, 4)).batch();
+        let given = |count| ready(&pieces(1, &vec![(2, 4); count]));
+        for (batch, wanted) in [(whole(all - 2), all - 2), (given(all - 1), all - 1), (given(all + 2), all + 2)] {
+            let error = pipeline.step(batch, 1e-2).unwrap_err().to_string();
+            let says = format!("the plan runs 4 microbatches{each}, but the batch has {wanted}; ");
+            let asks = format!("at least {all} samples or, by `Batch::from_microbatches`, of {all} microbatches");
+            assert!(error.contains(&says) && error.contains(&asks), "{replicas} replicas: {error}");
+        }
+        // What it asks for is what the plan takes.
+        for batch in [whole(all), whole(all + 3), given(all)] {
+            pipeline.step(batch, 1e-2).unwrap();
+        }
+    }
 }

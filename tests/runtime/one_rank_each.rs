@@ -3,9 +3,10 @@
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::Threads;
-use burn_pipeline::train::PipelineError;
+use burn_pipeline::train::{CheckpointError, Checkpoints, PipelineError};
 use burn_pipeline::{Batch, Builder, Pipeline, Size};
 use pipeline_tests::mlp::{WIDTH, stage};
+use tempfile::tempdir;
 
 const SAMPLES: usize = 8;
 
@@ -135,4 +136,36 @@ fn batches_that_differ_in_one_number_are_refused_before_anything_runs_where_they
             unseen.unwrap();
         }
     }
+}
+
+#[test]
+fn processes_that_save_over_different_bases_are_refused_and_what_is_saved_stays() {
+    let folder = tempdir().unwrap();
+    let [first, second, saved] = ["first", "second", "saved"].map(|name| Checkpoints::new(folder.path().join(name)));
+    let saved = saved.keep(1);
+    let run = |rank: usize, pipeline: &mut Pipeline| {
+        pipeline.save(&first, &()).unwrap();
+        pipeline.step(batch(0.5), 0.1).unwrap();
+        pipeline.save(&second, &()).unwrap();
+        let [over_first, over_second] = [&first, &second].map(|base| saved.clone().over(&base.latest().unwrap()));
+        let good = pipeline.save(&over_first, &()).unwrap();
+        for odd in [&over_second, &saved] {
+            let error = pipeline.save([&over_first, odd][rank], &()).unwrap_err();
+            let diverged = matches!(&error, CheckpointError::Pipeline(PipelineError::Diverged { rank: 1, .. }));
+            assert!(diverged, "{error}");
+            let says = "others are writing a checkpoint over the checkpoint step-00000000, step 0, #";
+            assert!(error.to_string().contains(says), "{error}");
+        }
+        let complete = saved.all().unwrap();
+        assert_eq!(complete, std::slice::from_ref(&good));
+        // No rank saves before both have looked.
+        pipeline.exchange(()).unwrap();
+        pipeline.step(batch(0.5), 0.1).unwrap();
+        pipeline.save(&over_first, &()).unwrap();
+        saved.latest().unwrap().verify().unwrap();
+    };
+    each(|_| builder(), run);
+    let names = std::fs::read_dir(folder.path().join("saved")).unwrap();
+    let names: Vec<String> = names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    assert!(names.iter().all(|name| ["LATEST", "LOCK", "step-00000002"].contains(&name.as_str())), "{names:?}");
 }

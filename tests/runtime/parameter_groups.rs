@@ -1,13 +1,15 @@
 //! Parameter groups with their own optimizers and learning rates are declared by the model's names.
 
 use crate::cases::{Case, Text};
+use crate::checkpoint::on_each_rank;
 use crate::parity::builder;
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrScheduler};
 use burn::module::ParamGroup;
 use burn::tensor::Device;
+use burn_pipeline::Pipeline;
 use burn_pipeline::link::Threads;
 use burn_pipeline::schedule::{OneFOneB, Size};
-use burn_pipeline::train::BuildError;
+use burn_pipeline::train::{BuildError, PipelineError};
 
 fn blocks() -> ParamGroup {
     ParamGroup::from_predicate("blocks.3.")
@@ -45,4 +47,26 @@ fn processes_with_other_rates_for_a_group_are_told_so() {
         let said = unlike.unwrap_err().to_string();
         assert!(said.contains("at others for") && said.contains("all processes must make the same calls"), "{said}");
     }
+}
+
+#[test]
+fn a_learning_rate_without_a_rate_is_refused_and_the_pipeline_trains_on() {
+    let builder = || builder::<Text>(&OneFOneB, Size::new(2, 2));
+    let step = |pipeline: &mut Pipeline| pipeline.step(Text::new(2).batch(), 1e-2).unwrap().loss;
+    let (mut refusing, mut other) = (builder().build().unwrap(), builder().build().unwrap());
+    assert_eq!(step(&mut refusing), step(&mut other));
+    let error = refusing.step(Text::new(2).batch(), ModuleLearningRate::default()).unwrap_err();
+    assert!(matches!(error, PipelineError::NoLearningRate), "{error}");
+    assert!(error.to_string().contains("give a number, or what `ModuleLrScheduler::step` returns"), "{error}");
+    let expected = step(&mut other);
+    assert_eq!(step(&mut refusing), expected);
+    // One process refuses for all.
+    let after = on_each_rank(&builder(), 2, |rank, pipeline| {
+        step(pipeline);
+        let rate = if rank == 1 { ModuleLearningRate::default() } else { 1e-2.into() };
+        let error = pipeline.step(Text::new(2).batch(), rate).unwrap_err().to_string();
+        assert!(error.contains("give a number, or what"), "{error}");
+        step(pipeline)
+    });
+    assert_eq!(after, [expected; 2]);
 }

@@ -104,12 +104,14 @@ pub enum BuildError {
          12 for wgpu), or choose another device"
     )]
     NoDevice { device: String, message: String },
-    /// The plan was given for another number of microbatches.
+    /// The plan, which each data-parallel replica runs, was given for another number of microbatches.
     #[error(
-        "the plan runs {planned} microbatches, but the batch was cut into {wanted}; give a batch of at least {planned} \
-         samples, or a schedule instead of a plan"
+        "the plan runs {planned} microbatches{}, but the batch has {wanted}; give a batch of at least {all} samples \
+         or, by `Batch::from_microbatches`, of {all} microbatches, or give a schedule instead of a plan",
+        on_each(*replicas),
+        all = planned * replicas
     )]
-    FixedPlan { planned: usize, wanted: usize },
+    FixedPlan { planned: usize, replicas: usize, wanted: usize },
     /// The schedule has another placement for this number of microbatches.
     #[error(
         "{schedule} places stages differently for {microbatches} microbatches, and stages cannot move; keep the number \
@@ -189,6 +191,17 @@ pub enum BuildError {
 
 burn_pipeline_plan::debug_as_text!(BuildError);
 
+impl BuildError {
+    /// The error of one replica's part of a batch, with the microbatches of the whole batch.
+    pub(crate) fn of_batch(self, wanted: usize, replicas: usize) -> Self {
+        match self {
+            BuildError::FixedPlan { planned, .. } => BuildError::FixedPlan { planned, replicas, wanted },
+            BuildError::Moved { schedule, .. } => BuildError::Moved { schedule, microbatches: wanted },
+            other => other,
+        }
+    }
+}
+
 /// Why a call on a pipeline failed.
 #[derive(Clone, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
@@ -249,6 +262,13 @@ pub enum PipelineError {
     /// A learning rate is NaN or infinite. Nothing was run; the pipeline is unchanged.
     #[error("the learning rate is {rate}: every weight would become NaN; give a finite one")]
     LearningRate { rate: f64 },
+    /// A learning rate has no rate for some parameter, as `ModuleLearningRate::default()`. Nothing was run; the
+    /// pipeline is unchanged.
+    #[error(
+        "the learning rate holds no rate, or none for some parameter; give a number, or what `ModuleLrScheduler::step` \
+         returns"
+    )]
+    NoLearningRate,
     /// Another process refused the call. Nothing was run; the pipeline is unchanged.
     #[error("rank {rank} refused this call, so no rank ran it: {message}")]
     Elsewhere { rank: usize, message: String },
@@ -312,6 +332,11 @@ pub enum PipelineError {
 }
 
 burn_pipeline_plan::debug_as_text!(PipelineError);
+
+/// Where a plan runs, if data-parallel replicas run it.
+fn on_each(replicas: usize) -> String {
+    if replicas == 1 { String::new() } else { format!(" on each of {replicas} data-parallel replicas") }
+}
 
 /// The state after a failed call, as text.
 fn undone(dropped: bool) -> &'static str {

@@ -98,6 +98,32 @@ fn another_pipeline_of_the_process_shares_a_folder_only_to_go_on_from_it() {
     drop(first);
 }
 
+#[test]
+fn a_checkpoint_of_one_folder_opens_no_folder_of_a_third_pipeline() {
+    let folder = tempdir().unwrap();
+    let [ours, best, theirs] = ["ours", "best", "theirs"].map(|name| Checkpoints::new(folder.path().join(name)));
+    let theirs = theirs.keep(1);
+    let mut first = saved_at(&ours, &[1]);
+    first.save(&best, &()).unwrap();
+    let third = saved_at(&theirs, &[1]);
+    let mut second = CUT.pipeline();
+    second.load(&ours.latest().unwrap()).unwrap();
+    let error = second.save(&theirs, &()).unwrap_err();
+    assert!(matches!(error, CheckpointError::InUse { .. }), "{error}");
+    assert_eq!(names(&theirs), ["step-00000001"]);
+    // All folders of the pipeline that it goes on from are open to it.
+    for checkpoints in [&ours, &best] {
+        save_at(&mut second, checkpoints, 2);
+        assert_eq!(names(checkpoints), ["step-00000001", "step-00000002"]);
+    }
+    // And so they stay after that one is gone, while the third keeps its own.
+    drop(first);
+    save_at(&mut second, &ours, 3);
+    second.save(&theirs, &()).unwrap_err();
+    drop(third);
+    second.save(&theirs, &()).unwrap();
+}
+
 #[cfg(unix)]
 #[test]
 fn a_checkpoint_that_is_opened_by_a_link_is_one_of_its_folder() {

@@ -18,7 +18,6 @@ use crate::stage::state::{
 use burn::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
-use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// A stage of any module type, as the executor uses it: payloads and gradients go in and out.
@@ -85,7 +84,7 @@ pub(crate) trait ErasedStage: ReplaceModule + StageWeights + Send {
     /// Passes the module what the loss observed since the step before; see [`Stage::after_step`].
     ///
     /// # Errors
-    /// Returns [`StageError`] if it made a parameter that stages do not support; the module is lost then.
+    /// Returns [`StageError`] if it made a parameter that stages do not support; the module is as before it then.
     fn after_step(&mut self, observed: &[Vec<f64>]) -> Result<(), StageError>;
     /// Drops everything held and the gradients.
     fn clear(&mut self);
@@ -231,26 +230,24 @@ impl<M: Stage> ErasedStage for Typed<M> {
         let kept = Self::taken(&mut self.module)?;
         let module = self.masters.widened(kept.clone());
         let (known, ids) = (trained(&module), parameter_ids(&module));
+        let follow = || {
+            let (module, has_rule) = after_step(module, observed);
+            has_rule.then(|| as_leaves(module, &known))
+        };
         // Unwind safety: the old module stays, and the panic continues.
-        match catch_unwind(AssertUnwindSafe(|| after_step(module, observed))) {
-            Ok((_, false)) => {
+        match catch_unwind(AssertUnwindSafe(follow)) {
+            Ok(None) => {
                 (self.follows_rule, self.module) = (Some(false), Ok(kept));
                 Ok(())
             }
-            Ok((module, true)) => {
+            Ok(Some(Ok(module))) => {
                 self.follows_rule = Some(true);
-                let module = self.masters.narrowed(module);
-                let leaves = as_leaves(module, &known);
-                let renamed = leaves.as_ref().is_ok_and(|module| parameter_ids(module) != ids);
-                if renamed {
-                    (self.forward_state, self.masters.ruled) = (OnceCell::new(), None);
-                }
-                self.module = leaves.map(|module| self.rounded(module));
-                if renamed {
-                    // Recordings give gradients by the identifiers of before.
-                    self.make_engine();
-                }
-                Self::present(&self.module).map(drop)
+                self.take_ruled(module, &ids);
+                Ok(())
+            }
+            Ok(Some(Err(refused))) => {
+                self.module = Ok(kept);
+                Err(refused)
             }
             Err(panic) => {
                 self.module = Ok(kept);

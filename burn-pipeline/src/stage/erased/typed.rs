@@ -6,7 +6,7 @@ use crate::stage::engine::{Captured, Eager, Engine, Recompute, SplitBackward, St
 use crate::stage::error::StageError;
 use crate::stage::module::Stage;
 use crate::stage::options::StageOptions;
-use crate::stage::state::{GradientStore, Masters, as_leaves, forward_state};
+use crate::stage::state::{GradientStore, Masters, as_leaves, forward_state, parameter_ids};
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use std::cell::OnceCell;
@@ -102,6 +102,20 @@ impl<M: Stage> Typed<M> {
         let state = self.forward_state.get_or_init(|| forward_state(&module));
         self.masters.decide(&module, precision, &self.options.names, state);
         self.masters.round(module)
+    }
+
+    /// Takes over the module that its rule made; `before` are the identifiers of its parameters before the rule.
+    pub(super) fn take_ruled(&mut self, module: M, before: &[ParamId]) {
+        let module = self.masters.narrowed(module);
+        let renamed = parameter_ids(&module) != before;
+        if renamed {
+            (self.forward_state, self.masters.ruled) = (OnceCell::new(), None);
+        }
+        self.module = Ok(self.rounded(module));
+        if renamed {
+            // Recordings give gradients by the identifiers of before.
+            self.make_engine();
+        }
     }
 
     /// Drops gradients and everything held for backwards.

@@ -10,7 +10,7 @@ use crate::stage::state::{
 };
 use burn::module::{Module, ParamId};
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The weights of a stage, for checkpoints, replicas and shared parameters.
 pub(crate) trait StageWeights {
@@ -39,6 +39,8 @@ pub(crate) trait StageWeights {
     /// Returns [`StageError`] if a value has another shape or element type than the old one; nothing was replaced
     /// then.
     fn replace(&mut self, values: &HashMap<ParamId, AnyTensor>) -> Result<(), StageError>;
+    /// The frozen parameters in half precision that its rule may step, which then have masters.
+    fn ruled_halves(&self) -> HashSet<ParamId>;
     /// Brings running statistics up to date: Burn keeps each thread's last update aside.
     fn settle(&mut self);
     /// All parameters and buffers, in visiting order.
@@ -109,6 +111,10 @@ impl<M: Stage> StageWeights for Typed<M> {
         }
         self.change(|module| with_weights(module, &replaced));
         Ok(())
+    }
+
+    fn ruled_halves(&self) -> HashSet<ParamId> {
+        if self.follows_rule == Some(false) { HashSet::new() } else { self.masters.ruled_halves() }
     }
 
     fn settle(&mut self) {

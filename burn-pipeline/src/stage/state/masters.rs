@@ -5,8 +5,8 @@
 //!
 //! 1. [`Masters::decide`] sets the types of each parameter's master and copy: a trained one's master is f32 where the
 //!    module was built with half precision, else of the module's own type. A frozen one has no master of another type,
-//!    unless it got one while it was trained, or by a rule ([`Masters::widened`]). The first of several names decides.
-//!    State that forwards change (running statistics) is not rounded.
+//!    unless it got one while it was trained, by a rule ([`Masters::widened`]), or from a checkpoint of a job in which
+//!    it had one. The first of several names decides. State that forwards change (running statistics) is not rounded.
 //! 2. A rule gets f32 of the frozen parameters that it may use. Those that it changed keep a master.
 //! 3. [`Masters::take`] puts the masters into the module, for what changes them; [`Masters::round`] takes them out
 //!    again and leaves copies.
@@ -70,11 +70,11 @@ impl Masters {
     /// computes with both.
     pub(in crate::stage) fn widened<M: Module>(&self, module: M) -> M {
         let module = self.whole(module);
-        let used = |id: &ParamId| self.ruled.as_ref().is_none_or(|ruled| ruled.contains(id));
         if self.types.is_empty() || self.ruled.as_ref().is_some_and(HashSet::is_empty) {
             return module;
         }
-        let values = float_weights(&module).into_iter().filter(|(id, _)| used(id) && self.is_frozen_half(*id));
+        let values =
+            float_weights(&module).into_iter().filter(|(id, _)| self.is_ruled(*id) && self.is_frozen_half(*id));
         let values = values.map(|(id, value)| (id, value.widened())).collect();
         with_weights(module, &values)
     }
@@ -95,6 +95,16 @@ impl Masters {
         }
         self.ruled = Some(changed);
         with_weights(module, &narrow)
+    }
+
+    /// The frozen parameters in half precision that the module's rule may use; all of them until that is known.
+    pub(in crate::stage) fn ruled_halves(&self) -> HashSet<ParamId> {
+        self.types.keys().copied().filter(|&id| self.is_ruled(id) && self.is_frozen_half(id)).collect()
+    }
+
+    /// Returns true if the module's rule may use a parameter.
+    fn is_ruled(&self, id: ParamId) -> bool {
+        self.ruled.as_ref().is_none_or(|ruled| ruled.contains(&id))
     }
 
     /// Returns true if a parameter was built in half precision and has no master of another type.

@@ -26,11 +26,11 @@ impl Pipeline {
     /// `ModuleLrScheduler` returns it. Groups match the parameters' names in the whole model ([`StageBox::named`]).
     ///
     /// # Errors
-    /// A batch that does not fit, a learning rate that is not finite ([`PipelineError::LearningRate`]), and any batch
-    /// if there is no optimizer ([`PipelineError::NoOptimizer`]), are refused before anything runs. If a rank fails,
-    /// see [`PipelineError::Undone`] and the variants after it. If a loss or a gradient is NaN or infinite, see
-    /// [`OnNonFinite`]. Returns [`PipelineError::TrainsNothing`] if no parameter has a gradient in the first step,
-    /// unless the learning rate is 0, which trains nothing on purpose.
+    /// A batch that does not fit, a learning rate that is not finite ([`PipelineError::LearningRate`]) or holds no rate
+    /// ([`PipelineError::NoLearningRate`]), and any batch if there is no optimizer ([`PipelineError::NoOptimizer`]),
+    /// are refused before anything runs. If a rank fails, see [`PipelineError::Undone`] and the variants after it. If a
+    /// loss or a gradient is NaN or infinite, see [`OnNonFinite`]. Returns [`PipelineError::TrainsNothing`] if no
+    /// parameter has a gradient in the first step, unless the learning rate is 0, which trains nothing on purpose.
     ///
     /// [`StageBox::named`]: crate::stage::StageBox::named
     pub fn step(
@@ -44,7 +44,7 @@ impl Pipeline {
         let began = Instant::now();
         let step = self.training.progress().steps + 1;
         let apply = Apply { step, learning_rate: learning_rate.into(), names: self.stages.names.clone() };
-        self.admit(apply.refuse_non_finite())?;
+        self.admit(apply.refuse_rates())?;
         let mut report = self.train(batch, Some(&apply))?;
         let mut trained = true;
         for applied in self.ask(apply)? {
@@ -234,9 +234,11 @@ impl Apply {
         self.names.iter().map(rate).collect()
     }
 
-    fn refuse_non_finite(&self) -> Result<(), PipelineError> {
-        // Burn panics for a parameter without a rate. That panic is reported where a rank steps.
-        let rates = quietly(|| self.rates()).unwrap_or_default();
+    /// Refuses a learning rate that lacks a rate, or holds one that is not finite.
+    fn refuse_rates(&self) -> Result<(), PipelineError> {
+        // Burn panics for what no group of the learning rate matches. A model may have no parameter that shows it.
+        let rates = quietly(|| (self.learning_rate.base(), self.rates()));
+        let (_, rates) = rates.map_err(|_| PipelineError::NoLearningRate)?;
         rates
             .into_iter()
             .find(|rate| !rate.is_finite())

@@ -25,6 +25,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+impl Base {
+    /// What it is, for processes to compare.
+    pub(super) fn described(&self) -> String {
+        match self {
+            Base::Checkpoint(base) => format!("the checkpoint {}", base.identity()),
+            Base::Pretrained => "pretrained weights".to_owned(),
+        }
+    }
+}
+
 impl Checkpoints {
     /// Saves over a base: leaves out the values of parameters that are not trained and that the base holds, such as the
     /// frozen weights around adapters. The base is a whole checkpoint of the same model, in another folder, where it

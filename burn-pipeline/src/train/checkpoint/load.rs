@@ -31,8 +31,9 @@ impl Pipeline {
     ///
     /// Half precision is widened to f32, with its optimizer state, for a pipeline with masters
     /// ([`Builder::precision`](crate::Builder::precision)); f32 is rounded once, to nearest even, for one whose
-    /// parameters are half. With a precision, a frozen half parameter for which the optimizer kept state gets an f32
-    /// master.
+    /// parameters are half. With a precision, a frozen half parameter that was saved in f32 keeps it as its master if
+    /// the optimizer kept state for it, or if a rule ([`Stage::after_step`](crate::stage::Stage::after_step)) may step
+    /// it: in a list, one of a layer with a rule; in another stage, any, unless a step has shown that it has no rule.
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if names, shapes or other element types do not fit, a type cannot hold a stored
@@ -133,10 +134,11 @@ impl Read {
         offer_stages(rank, |stage, held, progress| {
             let weights = names_to_find(held, stage, &sharing);
             let (holders, has_optimizer) = (groups.of(stage), held.has_optimizer());
-            let masters = held.options().precision.is_some();
+            let (masters, ruled) = (held.options().precision.is_some(), &held.ruled_halves());
             let held = own.get(&stage).unwrap_or(&none);
             let (contents, stage) = (self.contents, Some(stage.index()));
-            let wanted = Wanted { weights: &weights, stage, holders, contents, has_optimizer, held, masters };
+            let weights = &weights;
+            let wanted = Wanted { weights, stage, holders, contents, has_optimizer, held, masters, ruled };
             let (state, places) = self.checkpoint.state_for(wanted, progress)?;
             used.extend(places);
             Ok(state)

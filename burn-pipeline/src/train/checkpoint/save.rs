@@ -6,7 +6,8 @@
 //! When ranks are processes, all make the call together:
 //!
 //! 1. Rank 0 creates the folder and sends its name to the others.
-//! 2. Every process writes its stages' files there, and all get the entries of all files.
+//! 2. If all save over the same base, every process writes its stages' files there, and all get the entries of all
+//!    files.
 //! 3. Rank 0 completes the checkpoint and tells the others whether it succeeded.
 
 use super::error::CheckpointError;
@@ -20,7 +21,7 @@ use crate::link::Activity;
 use crate::payload::AnyTensor;
 use crate::stage::{ErasedStage, NamedWeight};
 use crate::tensor_parallel::Holders;
-use crate::train::control::{Command, Exchange, gather_results};
+use crate::train::control::{Call, Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
 use crate::train::step::{Drifted, Rank};
 use burn_pipeline_plan::plan::StageId;
@@ -36,13 +37,14 @@ impl Pipeline {
     /// Copies of a tied parameter with one name in the model are one parameter of the checkpoint, so a cut with more or
     /// fewer copies finds it.
     ///
-    /// When ranks are processes, all make the call, with the same folder on a file system that all of them see;
-    /// `beside` is rank 0's.
+    /// When ranks are processes, all make the call, with the same base and the same folder on a file system that all of
+    /// them see; `beside` is rank 0's.
     ///
     /// # Errors
     /// Returns [`CheckpointError`] if two stages claim a name for parameters that are not tied, there are unapplied
-    /// gradients, copies of a stage are no longer equal, another job saves into the folder, or something cannot be
-    /// written. Existing checkpoints are unchanged, and the pipeline can continue.
+    /// gradients, copies of a stage are no longer equal, another job saves into the folder, processes save over
+    /// different bases, or something cannot be written. Existing checkpoints are unchanged, and the pipeline can
+    /// continue.
     pub fn save(&mut self, checkpoints: &Checkpoints, beside: &impl Serialize) -> Result<PathBuf, CheckpointError> {
         let beside = self.ready_to_save(beside);
         let beside = self.admit(beside)?;
@@ -121,6 +123,12 @@ impl Pipeline {
 impl Command for Save {
     type Reply = Result<Vec<SavedStage>, CheckpointError>;
     const NAME: &'static str = "writing a checkpoint";
+
+    fn call(&self) -> Call {
+        // A manifest names rank 0's base, so the others must leave out what that one holds.
+        let over = self.base.as_ref().map(|base| format!(" over {}", base.described())).unwrap_or_default();
+        Call::Shared(format!("{}{over}", Self::NAME))
+    }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         rank.with_whole_weights(Self::NAME, |rank| save_stages(rank, self))

@@ -23,7 +23,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::TensorData;
 use burn_pipeline_plan::plan::StageId;
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// A complete checkpoint.
@@ -60,6 +60,8 @@ pub(super) struct Wanted<'a> {
     pub(super) held: &'a HashMap<ParamId, HeldDigest>,
     /// True if parameters in half precision may have masters, those that are frozen too.
     pub(super) masters: bool,
+    /// The frozen parameters in half precision that a rule may step.
+    pub(super) ruled: &'a HashSet<ParamId>,
 }
 
 impl Checkpoint {
@@ -158,7 +160,8 @@ impl Checkpoint {
         let holders = Holders::new(&alone, &alone);
         let held = &self.digests_of(weights, holders);
         let has_optimizer = contents == Contents::All;
-        let wanted = Wanted { weights, stage: None, holders, contents, has_optimizer, held, masters: false };
+        let (stage, masters, ruled) = (None, false, &HashSet::new());
+        let wanted = Wanted { weights, stage, holders, contents, has_optimizer, held, masters, ruled };
         self.state_for(wanted, &mut || ()).map(|(state, _)| state)
     }
 
@@ -217,9 +220,10 @@ impl Checkpoint {
                 return Err(CheckpointError::Copies { first: key(place).to_owned(), second: key(other).to_owned() });
             }
             let (data, mut kept) = first.clone();
-            // A parameter that was trained before and is frozen here keeps its master, with the optimizer's state.
-            let trained = with_optimizer && !kept.is_empty();
-            let keeps = trained && wanted.masters && data.dtype() == AnyTensor::widest(weight.value.dtype());
+            // A parameter that was trained before and is frozen here keeps its master, with the optimizer's state; so
+            // does one that a rule steps.
+            let has_master = with_optimizer && !kept.is_empty() || wanted.ruled.contains(&weight.id);
+            let keeps = has_master && wanted.masters && data.dtype() == AnyTensor::widest(weight.value.dtype());
             let data = if keeps { data } else { as_type_of(&weight.value, key(place), data, &mut kept)? };
             let whole = AnyTensor::from_data_exact(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));

@@ -33,12 +33,26 @@ pub(super) struct Standby {
 }
 
 impl Pipeline {
-    /// Builds stages with this builder for these plans, and keeps them on standby beside the running ones.
+    /// Builds stages with this builder for these plans, and keeps them on standby beside the running ones. After an
+    /// error no rank keeps any.
     pub(super) fn stand_by(&mut self, builder: &Builder, mut plans: Plans) -> Result<Standby, AutoError> {
         self.is_unchanged()?;
         let job = self.ranks.processes.then(Vec::new);
         let blueprint = Blueprint { builder: builder.clone(), plan: plans.current()?, job, predicted: Vec::new() };
-        let built: Result<Vec<_>, AutoError> = self.ask(StandBy { blueprint })?.into_iter().collect();
+        let asked = self.ask(StandBy { blueprint });
+        // Other errors are of calls that no rank has run.
+        let have_run = asked.as_ref().map_or_else(|error| error.of_rank().is_some(), |_| true);
+        let fitted = asked.map_err(AutoError::from).and_then(|built| self.fitted(builder, plans, built));
+        if fitted.is_err() && have_run {
+            // A pipeline that cannot drop them is closed, and the next step returns that error.
+            let _ = self.dismiss();
+        }
+        fitted
+    }
+
+    /// The stages that ranks have built, with these plans, if they fit together.
+    fn fitted(&self, builder: &Builder, mut plans: Plans, built: Vec<Built>) -> Result<Standby, AutoError> {
+        let built: Result<Vec<_>, AutoError> = built.into_iter().collect();
         let stages = Stages::of_ranks(built?, builder.input_gradients);
         stages.fit_together(&plans.skips)?;
         plans.train_from(stages.first_trained())?;
@@ -92,8 +106,11 @@ struct StandBy {
     blueprint: Blueprint,
 }
 
+/// What a rank tells of the stages that it has built, and the reports of tied parameters.
+type Built = Result<(Vec<StageFacts>, Vec<SharedReport>), AutoError>;
+
 impl Command for StandBy {
-    type Reply = Result<(Vec<StageFacts>, Vec<SharedReport>), AutoError>;
+    type Reply = Built;
     const NAME: &'static str = "building other stages";
     const RUNS_ON_WEIGHTS: bool = true;
 

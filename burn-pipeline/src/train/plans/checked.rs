@@ -146,12 +146,13 @@ impl Plans {
 
     /// The part of each replica when training or evaluating a batch of this many microbatches (at least one).
     pub(crate) fn parts(&mut self, trains: bool, microbatches: usize) -> Result<Parts, BuildError> {
-        let shares = Grid::shares(microbatches, self.replication.replicas);
+        let replicas = self.replication.replicas;
+        let shares = Grid::shares(microbatches, replicas);
         // Replicas can exchange gradients inside a row only if all run the same row.
         let same_plan = shares.iter().all(|(_, count)| *count == shares[0].1);
         let part = |(first, count): (usize, usize)| {
             // A replica without microbatches does not run its plan, so any plan will do.
-            let plan = self.checked(trains, count.max(1))?;
+            let plan = self.checked(trains, count.max(1)).map_err(|error| error.of_batch(microbatches, replicas))?;
             Ok((ReplicaShare { first, empty: count == 0, same_plan, ..ReplicaShare::default() }, plan))
         };
         Ok(Parts(shares.into_iter().map(part).collect::<Result<_, BuildError>>()?))

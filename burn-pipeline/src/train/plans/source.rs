@@ -24,7 +24,8 @@ impl Source {
             }
             Source::Chosen(plan) if microbatches < plan.total_microbatches() => fewer(plan, microbatches),
             Source::Plan(plan) | Source::Chosen(plan) => {
-                Err(BuildError::FixedPlan { planned: plan.total_microbatches(), wanted: microbatches })
+                let (planned, replicas) = (plan.total_microbatches(), 1);
+                Err(BuildError::FixedPlan { planned, replicas, wanted: microbatches })
             }
         }
     }
