@@ -8,6 +8,7 @@ mod every_order;
 mod exact;
 mod frozen;
 mod groups;
+mod limits;
 mod skips;
 mod synthesis;
 mod vocabulary;
