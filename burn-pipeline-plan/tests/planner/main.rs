@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they measured")]
 
 mod auto;
+mod bound;
 mod cuts;
 mod every_order;
 mod exact;
