@@ -1,8 +1,12 @@
-//! Counts for which no table fits in memory, which are refused.
+//! Counts and edges for which no table fits in memory: they are refused, or take no room.
 
-use burn_pipeline_plan::cost::{Partition, PartitionError};
-use burn_pipeline_plan::plan::{Placement, PlanError, Task};
+use crate::check::plan;
+use crate::pricing::stage;
+use burn_pipeline_plan::cost::{LinkCosts, Partition, PartitionError, Profile};
+use burn_pipeline_plan::plan::{Action, Placement, Plan, PlanError, Task};
 use burn_pipeline_plan::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
+use burn_pipeline_plan::simulate::Bounds;
+use std::time::{Duration, Instant};
 
 #[test]
 fn counts_of_a_forward_only_plan_are_checked_before_its_rows_are_built() {
@@ -27,4 +31,20 @@ fn an_even_cut_into_more_stages_than_a_plan_can_have_is_refused() {
     assert_eq!(Partition::even(usize::MAX, 1 << 40), Err(many.clone()));
     assert!(many.to_string().ends_with("choose 1 to 65535"));
     assert_eq!(Partition::even(usize::MAX, 65_535).unwrap().stages(), 65_535);
+}
+
+#[test]
+fn bounds_look_only_at_the_microbatches_that_a_plan_runs() {
+    // Four billion microbatches of one stage, and 65000 that reach one of 65000 stages.
+    let wide = Placement::looped(1, 65_000).unwrap();
+    let first = (0..65_000).map(|m| Action::forward(0, m)).collect();
+    let wide = Plan::new("wide", wide, vec![65_000], vec![first]).unwrap();
+    let begun = Instant::now();
+    for (plan, busiest) in [(plan("0F4294967294\n"), 3.0), (wide, 195_000.0)] {
+        let profile = Profile::new(vec![stage(3.0, 1.0, 1.0); plan.stages()], LinkCosts::default()).unwrap();
+        let bounds = Bounds::new(&plan, &profile).unwrap();
+        assert_eq!((bounds.critical_path, bounds.busiest_rank), (3.0, busiest));
+    }
+    // Looking at every pair of stage and microbatch would take minutes.
+    assert!(begun.elapsed() < Duration::from_secs(20));
 }
