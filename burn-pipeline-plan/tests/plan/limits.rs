@@ -2,10 +2,10 @@
 
 use crate::check::plan;
 use crate::pricing::stage;
-use burn_pipeline_plan::cost::{LinkCosts, Partition, PartitionError, Profile};
+use burn_pipeline_plan::cost::{LinkCosts, Partition, PartitionError, Profile, UniformCosts};
 use burn_pipeline_plan::plan::{Action, Placement, Plan, PlanError, Task};
 use burn_pipeline_plan::schedule::{ForwardOnly, Schedule, ScheduleError, Size};
-use burn_pipeline_plan::simulate::Bounds;
+use burn_pipeline_plan::simulate::{Bounds, SimulateError, SimulateOptions, simulate};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -47,4 +47,16 @@ fn bounds_look_only_at_the_microbatches_that_a_plan_runs() {
     }
     // Looking at every pair of stage and microbatch would take minutes.
     assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_plan_with_many_skip_edges_and_one_cell_is_simulated_in_little_memory() {
+    let edges = (0..1024usize).flat_map(|from| (from + 2..1024.min(from + 120)).map(move |to| (from, to).into()));
+    let placement = Placement::looped(2, 512).unwrap();
+    let rows = vec![vec!["0SEND_F0".parse().unwrap()], Vec::new()];
+    let plan = Plan::new("edges", placement, vec![1024], rows).unwrap().with_skips(edges.collect()).unwrap();
+    assert!(plan.skips().len() > 113_000);
+    let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+    let error = simulate(&plan, &profile, &SimulateOptions::default()).unwrap_err();
+    assert!(matches!(error, SimulateError::Deadlock { .. }), "{error}");
 }
