@@ -6,6 +6,9 @@ use crate::plan::PlanError;
 /// The most layers of a model.
 pub(super) const MAX_LAYERS: usize = 4096;
 
+/// The most stages of a cut: as many as a plan can name.
+pub(super) const MAX_STAGES: usize = u16::MAX as usize;
+
 /// Why layers or a cut of them are refused. Layers count from 0; `field` is the name of a number, and `value` its
 /// text.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -48,7 +51,10 @@ pub enum PartitionError {
     )]
     Vocabulary,
     /// No cut has this number of stages.
-    #[error("{layers} layers cannot be cut into {stages} stages of at least one layer; choose 1 to {layers}")]
+    #[error(
+        "{layers} layers cannot be cut into {stages} stages of at least one layer; choose 1 to {}",
+        (*layers).min(MAX_STAGES)
+    )]
     Stages { layers: usize, stages: usize },
     /// A boundary is not above the previous one, or is outside the model.
     #[error("boundary {index} is layer {boundary}; boundaries must increase and be from 1 to {last}")]

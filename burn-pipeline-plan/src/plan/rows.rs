@@ -45,6 +45,12 @@ impl Plan {
         if rows.len() != placement.ranks() {
             return Err(PlanError::Rows { rows: rows.len(), ranks: placement.ranks() });
         }
+        Self::check_counts(&placement, &microbatches)?;
+        Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new(), first_trained: 0 })
+    }
+
+    /// Refuses microbatch counts that do not fit the placement, or are out of range.
+    pub(crate) fn check_counts(placement: &Placement, microbatches: &[usize]) -> Result<(), PlanError> {
         if microbatches.len() != placement.routes() {
             return Err(PlanError::Routes { counts: microbatches.len(), routes: placement.routes() });
         }
@@ -54,7 +60,7 @@ impl Plan {
         if microbatches.iter().all(|&m| m == 0) {
             return Err(PlanError::NoMicrobatch);
         }
-        Ok(Self { name: name.into(), placement, microbatches, rows, skips: Vec::new(), first_trained: 0 })
+        Ok(())
     }
 
     /// A plan inferred from rows alone. A stage is placed on the rank that names it, a route has one microbatch

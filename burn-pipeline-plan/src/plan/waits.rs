@@ -1,7 +1,8 @@
 //! Finds the starts that have their own wait, cell by cell.
 //!
-//! Guarantees: linear in the plan, without hashing. Any plan is accepted, even one that [`check`](super::check)
-//! refuses (a stage outside the placement has no wait). A plan without waits costs one scan and no table.
+//! Guarantees: linear in the plan, hashing only values of skip edges. Any plan is accepted, even one that
+//! [`check`](super::check) refuses (a stage outside the placement has no wait). A plan without waits costs one scan and
+//! no table.
 //!
 //! 1. Each row is read backwards. A wait leaves a note for its pair of stage and microbatch, or for its stage.
 //! 2. The start before it finds the note, removes it, and counts as awaited. So if a stage is gathered several
@@ -12,6 +13,7 @@ use super::edges::Edges;
 use super::op::Op;
 use super::rows::Plan;
 use super::task::Task;
+use std::collections::HashMap;
 
 /// No wait.
 const NONE: u32 = u32::MAX;
@@ -29,7 +31,7 @@ impl Awaited {
         let mut notes = Notes {
             pairs: vec![[NONE; 4]; edges.pairs()],
             slots: vec![[NONE; 2]; edges.slots().len()],
-            skips: vec![[NONE; 4]; edges.skip_pairs()],
+            skips: HashMap::new(),
             edges,
         };
         let row = |row: &Vec<Action>| {
@@ -64,8 +66,8 @@ impl Awaited {
 struct Notes<'a> {
     pairs: Vec<[u32; 4]>,
     slots: Vec<[u32; 2]>,
-    /// Indexed by skip-edge value.
-    skips: Vec<[u32; 4]>,
+    /// By skip-edge value, for those that a row names.
+    skips: HashMap<usize, [u32; 4]>,
     edges: &'a Edges,
 }
 
@@ -83,7 +85,7 @@ impl Notes<'_> {
         let microbatch = task.microbatch().filter(|&microbatch| microbatch < at.microbatches)?;
         if task.is_skip() {
             let skip = self.edges.skips()[self.edges.find_skip(task)?];
-            return Some(&mut self.skips[skip.base + microbatch][kind]);
+            return Some(&mut self.skips.entry(skip.base + microbatch).or_insert([NONE; 4])[kind]);
         }
         Some(&mut self.pairs[at.base + microbatch][kind])
     }

@@ -31,6 +31,9 @@ pub enum PlannerError {
     /// A workload has no microbatch.
     #[error("a workload has no microbatch; a step needs at least one")]
     NoMicrobatch,
+    /// `what`, a candidate or a synthesised plan, would have more forwards over all stages than fit in memory.
+    #[error("{forwards} forwards over all stages: {what} has at most {most}; use fewer, larger microbatches")]
+    TooLong { what: &'static str, forwards: usize, most: usize },
     /// There are no ranks, or more than a plan can have.
     #[error("{ranks} ranks; plans are made for 1 to 65535")]
     Ranks { ranks: usize },
@@ -65,6 +68,11 @@ pub enum PlannerError {
 }
 
 crate::debug_as_text!(PlannerError);
+
+/// Refuses a plan with more than `most` forwards over all stages.
+pub(super) fn refuse_long(what: &'static str, forwards: usize, most: usize) -> Result<(), PlannerError> {
+    if forwards > most { Err(PlannerError::TooLong { what, forwards, most }) } else { Ok(()) }
+}
 
 fn least(least_peak: Option<(f64, f64)>, first: &str) -> String {
     match least_peak {

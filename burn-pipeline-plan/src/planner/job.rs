@@ -60,6 +60,7 @@ pub(super) fn build(request: &Request, layout: &Layout, schedule: usize) -> Resu
 impl Job<'_> {
     /// Makes the plan and prices it. Returns `None` if that would repeat an earlier job.
     pub(super) fn run(&self, request: &Request) -> Result<Option<(Plan, Priced)>, DropReason> {
+        request.workloads[self.layout.workload].check_length(self.layout.placement.stages())?;
         let plan = match &self.maker {
             Maker::Synthesis { effort, starts, recomputing } => {
                 return self.synthesise(request, *effort, starts, recomputing).map(Some);

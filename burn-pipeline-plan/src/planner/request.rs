@@ -1,6 +1,6 @@
 //! The planner's request: a model, ranks, links, a memory cap, and the options to choose from.
 
-use super::error::PlannerError;
+use super::error::{PlannerError, refuse_long};
 use super::passes::PassChoice;
 use super::synthesis::Synthesis;
 use crate::cost::{Layers, LinkCosts, PartitionError, VocabularyCost};
@@ -9,6 +9,10 @@ use crate::pass::overlap::{OverlapOptions, OverlapPass};
 use crate::plan::PlacementKind;
 use crate::simulate::SimulateOptions;
 use std::collections::BTreeSet;
+
+/// The most forwards of a candidate over all stages: a plan and its simulation take about a kilobyte for each of them,
+/// and several candidates are priced at once.
+const MOST_FORWARDS: usize = 1 << 22;
 
 /// A number of microbatches for the batch, with the costs of the layers for microbatches of that size.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,6 +45,11 @@ impl Workload {
         let layers = self.layers.scaled(factor, fixed)?;
         let vocabulary = self.vocabulary.map(|pieces| pieces.scaled(factor, fixed));
         Ok(Self { microbatches, layers, input_bytes: self.input_bytes * factor, vocabulary })
+    }
+
+    /// Refuses a plan of so many stages that its rows would be too long. With one stage, refuses too many microbatches.
+    pub(super) fn check_length(&self, stages: usize) -> Result<(), PlannerError> {
+        refuse_long("a candidate", stages.saturating_mul(self.microbatches), MOST_FORWARDS)
     }
 
     /// The same batch with the vocabulary parallel over this many ranks. The first layer is the embedding, the last one
@@ -85,7 +94,8 @@ named! {
 /// The model and ranks to plan for, and the options to choose from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
-    /// Numbers of microbatches to choose from, at least one.
+    /// Numbers of microbatches to choose from, at least one. Candidates with more than 4194304 forwards over all stages
+    /// are dropped.
     pub workloads: Vec<Workload>,
     /// Ranks (devices).
     pub ranks: usize,
@@ -210,6 +220,7 @@ impl Request {
         if self.workloads.iter().any(|workload| workload.microbatches == 0) {
             return Err(PlannerError::NoMicrobatch);
         }
+        self.workloads.iter().try_for_each(|workload| workload.check_length(1))?;
         amount("cap", self.cap.unwrap_or(0.0))?;
         amount("state_factor", self.state_factor)?;
         self.workloads.iter().try_for_each(|workload| amount("input_bytes", workload.input_bytes))

@@ -22,12 +22,19 @@ impl ForwardOnly {
     ///
     /// Each rank runs its pairs of stage and microbatch in the order of their ticks, as if a microbatch entered at
     /// every tick. All ranks share this order, so there is no deadlock.
+    ///
+    /// # Errors
+    /// Returns [`ScheduleError::Plan`] if there is not one count per route or a count is out of range, and
+    /// [`ScheduleError::Unsupported`] if the rows would not fit in memory.
     pub fn over(placement: Placement, microbatches: Vec<usize>) -> Result<Plan, ScheduleError> {
+        Plan::check_counts(&placement, &microbatches)?;
+        let (ranks, total) = (placement.ranks(), microbatches.iter().sum());
+        let size = Size::new(ranks, total).with_chunks(placement.stages().div_ceil(ranks));
+        ForwardOnly.info().check_length(size, total)?;
         let row = |rank| {
             let mut cells: Vec<(usize, usize, crate::plan::StageId)> = Vec::new();
             for stage in placement.stages_of(rank) {
-                let count = microbatches.get(stage.route()).copied().unwrap_or(0);
-                cells.extend((0..count).map(|m| (m + stage.index(), stage.index(), stage)));
+                cells.extend((0..microbatches[stage.route()]).map(|m| (m + stage.index(), stage.index(), stage)));
             }
             cells.sort_unstable();
             cells.into_iter().map(|(tick, index, stage)| Action::forward(stage, tick - index)).collect()

@@ -8,7 +8,7 @@
 
 use crate::cost::{Costs, Profile, ProfileError};
 use crate::plan::{Action, Op, Plan, StageId, Task};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Lower bounds on the makespan of a plan, in seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -100,9 +100,11 @@ fn critical_path(plan: &Plan, costs: &Costs<'_>) -> f64 {
             seconds.insert(task, once.unwrap_or_else(|| costs.task_seconds(task)));
         }
     }
-    let routes = plan.microbatches().iter().enumerate();
-    let paths = routes.flat_map(|(route, &count)| (0..count).map(move |m| (route, m)));
-    paths.map(|(route, m)| path(plan, costs, &seconds, route, m)).fold(0.0, f64::max)
+    // The plan may count far more microbatches than its rows run.
+    let run: HashSet<(usize, usize)> =
+        seconds.keys().filter_map(|task| Some((task.stage().route(), task.microbatch()?))).collect();
+    let counted = |&(route, m): &(usize, usize)| plan.microbatches().get(route).is_some_and(|&count| m < count);
+    run.into_iter().filter(counted).map(|(route, m)| path(plan, costs, &seconds, route, m)).fold(0.0, f64::max)
 }
 
 /// Returns true if both parts of a fused action have the same microbatch and route.
@@ -122,9 +124,9 @@ fn path(plan: &Plan, costs: &Costs<'_>, seconds: &HashMap<Task, f64>, route: usi
     let mut longest: f64 = 0.0;
     for index in 0..placement.stages() {
         let stage = StageId::in_route(route, index);
-        time += stage.previous().map_or(0.0, |previous| crossing(previous, stage, previous));
-        // A forward that the plan does not run adds nothing, so the result stays a lower bound.
-        time += of(stage, Op::Forward).unwrap_or(0.0);
+        // What follows a forward that the plan does not run adds nothing, so the result stays a lower bound.
+        let Some(forward) = of(stage, Op::Forward) else { break };
+        time += stage.previous().map_or(0.0, |previous| crossing(previous, stage, previous)) + forward;
         longest = longest.max(time);
     }
     for index in (0..placement.stages()).rev() {

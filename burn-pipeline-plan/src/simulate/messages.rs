@@ -61,22 +61,32 @@ pub(super) struct Channel {
 pub(super) struct Transfers {
     inputs: Vec<Message>,
     gradients: Vec<Message>,
+    /// The messages over skip edges that a row sends or receives, by entry and direction. A table would be large, as a
+    /// plan may have a hundred skip edges for each stage.
+    past: HashMap<(usize, bool), Message>,
     pub(super) channels: HashMap<(usize, usize), Channel>,
 }
 
 impl Transfers {
+    /// No message is posted. Entries from `entries` on are those of skip edges.
     pub(super) fn new(entries: usize) -> Self {
-        Self { inputs: vec![NO_MESSAGE; entries], gradients: vec![NO_MESSAGE; entries], channels: HashMap::new() }
+        let (inputs, gradients) = (vec![NO_MESSAGE; entries], vec![NO_MESSAGE; entries]);
+        Self { inputs, gradients, past: HashMap::new(), channels: HashMap::new() }
     }
 
     /// The arrival of the message that a stage's computation uses.
     pub(super) fn arrival(&self, at: usize, forward: bool) -> Option<Arrival> {
-        let Message { made, sent, arrived, .. } = if forward { self.inputs[at] } else { self.gradients[at] };
+        let to_next = if forward { &self.inputs } else { &self.gradients };
+        let &Message { made, sent, arrived, .. } = to_next.get(at).or_else(|| self.past.get(&(at, forward)))?;
         (!arrived.is_nan()).then_some(Arrival { made, sent, arrived, cause: IdleCause::of_value(forward) })
     }
 
     pub(super) fn message(&mut self, at: usize, forward: bool) -> &mut Message {
-        if forward { &mut self.inputs[at] } else { &mut self.gradients[at] }
+        let to_next = if forward { &mut self.inputs } else { &mut self.gradients };
+        match to_next.get_mut(at) {
+            Some(message) => message,
+            None => self.past.entry((at, forward)).or_insert(NO_MESSAGE),
+        }
     }
 }
 
@@ -118,5 +128,26 @@ impl Rounds {
         let round = Round { started: 0, last: 0.0, begun: NEVER, over: NEVER };
         let seconds = Op::RANK_COLLECTIVES.map(|op| costs.collective_seconds(op));
         Self { vocabulary, rounds: vec![round; vocabulary.collectives()], seconds, free: 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{Profile, UniformCosts};
+    use crate::plan::Placement;
+    use crate::simulate::SimulateOptions;
+    use crate::simulate::state::Engine;
+
+    #[test]
+    fn skip_edges_take_no_room_before_a_row_names_them() {
+        let edges = (0..64usize).flat_map(|from| (from + 2..64).map(move |to| (from, to).into()));
+        let rows = vec![vec!["0SEND_F0".parse().unwrap()], Vec::new()];
+        let plan = Plan::new("edges", Placement::looped(2, 32).unwrap(), vec![8], rows).unwrap();
+        let plan = plan.with_skips(edges.collect()).unwrap();
+        let profile = Profile::uniform(plan.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+        let costs = profile.costs(plan.placement()).unwrap();
+        let transfers = Engine::new(&plan, costs, SimulateOptions::default()).transfers;
+        assert_eq!((transfers.inputs.len(), transfers.gradients.len(), transfers.past.len()), (512, 512, 0));
     }
 }

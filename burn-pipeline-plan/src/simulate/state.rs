@@ -81,7 +81,6 @@ impl<'a> Engine<'a> {
     pub(super) fn new(plan: &'a Plan, costs: Costs<'a>, options: SimulateOptions) -> Self {
         let stride = plan.microbatches().iter().copied().max().unwrap_or(0);
         let (slots, lowered) = (plan.placement().slots(), plan.is_lowered());
-        let skips = plan.skips().len() * plan.placement().routes();
         Self {
             plan,
             costs,
@@ -95,7 +94,7 @@ impl<'a> Engine<'a> {
             reduced: vec![None; slots],
             summed: vec![false; slots],
             awaited: Awaited::new(plan, &Edges::new(plan)),
-            transfers: Transfers::new(if lowered { (slots + skips) * stride } else { 0 }),
+            transfers: Transfers::new(if lowered { slots * stride } else { 0 }),
             rounds: Rounds::new(plan, &costs),
             ranks: vec![RankState::default(); plan.ranks()],
             events: Vec::with_capacity(plan.rows().iter().map(Vec::len).sum()),

@@ -19,6 +19,7 @@ mod golden_orders;
 mod golden_text;
 mod idle;
 mod idle_cells;
+mod limits;
 mod lowering;
 mod megatron;
 mod misc;

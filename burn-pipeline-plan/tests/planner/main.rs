@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking and print what they measured")]
 
 mod auto;
+mod bound;
 mod cuts;
 mod every_order;
 mod exact;
 mod frozen;
 mod groups;
+mod limits;
 mod skips;
 mod synthesis;
 mod vocabulary;

@@ -4,7 +4,7 @@ use crate::cost::amount::is_amount;
 use crate::cost::layer::{Layer, Peaks};
 use crate::cost::layers::Layers;
 use crate::cost::link::LinkCosts;
-use crate::cost::partition_error::PartitionError;
+use crate::cost::partition_error::{MAX_STAGES, PartitionError};
 use crate::cost::profile::Profile;
 use crate::cost::stage_cost::StageCost;
 use crate::plan::SkipEdge;
@@ -22,7 +22,7 @@ impl Partition {
     /// The same number of layers in each stage; if it does not divide evenly, the first stages get one more.
     ///
     /// # Errors
-    /// Returns [`PartitionError::Stages`] if there are fewer layers than stages, or no stages.
+    /// Returns [`PartitionError::Stages`] if there are fewer layers than stages, no stages, or more than 65535.
     ///
     /// ```
     /// use burn_pipeline_plan::cost::Partition;
@@ -201,7 +201,8 @@ fn stage_cost(inside: &[Layer]) -> StageCost {
     }
 }
 
-/// Refuses a number of stages that no cut of these layers has.
+/// Refuses a number of stages that no cut of these layers has, or that no plan can have.
 pub(super) fn refuse_stages(layers: usize, stages: usize) -> Result<(), PartitionError> {
-    if stages == 0 || stages > layers { Err(PartitionError::Stages { layers, stages }) } else { Ok(()) }
+    let possible = (1..=layers.min(MAX_STAGES)).contains(&stages);
+    if possible { Ok(()) } else { Err(PartitionError::Stages { layers, stages }) }
 }

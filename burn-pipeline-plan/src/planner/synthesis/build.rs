@@ -17,7 +17,7 @@ use super::instance::{Instance, Step, joined};
 use super::{branch, list, local, timing};
 use crate::cost::Profile;
 use crate::plan::{Placement, Plan};
-use crate::planner::error::PlannerError;
+use crate::planner::error::{PlannerError, refuse_long};
 use crate::simulate::{SimulateError, SimulateOptions, Simulation, simulate};
 use rayon::prelude::*;
 
@@ -69,6 +69,9 @@ pub struct SynthesisedPlan {
     pub start: String,
 }
 
+/// The most forwards of an order over all stages: a synthesis holds up to thirty orders at once.
+const MOST_FORWARDS: usize = 1 << 20;
+
 /// How often the cap is lowered to leave memory for messages.
 const TIGHTENINGS: usize = 5;
 
@@ -84,8 +87,8 @@ impl Synthesis {
     /// the same placement and counts; the search improves them as well as the list schedules.
     ///
     /// # Errors
-    /// Returns [`PlannerError::NoOrderFits`] if no order fits under the cap, and other [`PlannerError`]s if the
-    /// arguments do not fit together.
+    /// Returns [`PlannerError::NoOrderFits`] if no order fits under the cap, [`PlannerError::TooLong`] above 1048576
+    /// forwards over all stages, and other [`PlannerError`]s if the arguments do not fit together.
     pub fn build(
         &self,
         profile: &Profile,
@@ -96,6 +99,9 @@ impl Synthesis {
         if microbatches.len() != placement.routes() || microbatches.iter().all(|&m| m == 0) {
             return Err(PlannerError::Counts { counts: microbatches.to_vec(), routes: placement.routes() });
         }
+        let forwards =
+            microbatches.iter().fold(0usize, |sum, m| sum.saturating_add(m.saturating_mul(placement.stages())));
+        refuse_long("a synthesised plan", forwards, MOST_FORWARDS)?;
         let cap = self.cap.unwrap_or(f64::INFINITY);
         let (mut limit, mut found) = (cap, None);
         // A quick search finds how much memory messages need. The full search then runs with that limit.

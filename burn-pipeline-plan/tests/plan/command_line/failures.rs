@@ -23,6 +23,7 @@ fn bad_input_gives_one_message_and_an_exit_code() {
         (cut("--ranks 0"), 2, "at least one rank"),
         (cut("--ranks 2 --rate 0"), 2, "a positive number"),
         (format!("plan --layers {model} --ranks 2 --microbatches 0"), 2, "at least one microbatch"),
+        (format!("plan --layers {model} --ranks 2 --microbatches 100000000000"), 2, "has at most 4194304"),
         (format!("plan --layers {model} --ranks 0 --microbatches 2"), 2, "0 ranks"),
         ("plan --ranks 2 --microbatches 2".to_owned(), 2, "--layers"),
         ("schedule --name foo --ranks 2 --microbatches 2".to_owned(), 2, "no schedule named `foo`; known are"),
