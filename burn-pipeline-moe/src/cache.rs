@@ -17,8 +17,8 @@
 //! cannot run one by one; both are refused. Restart at position 0 after weights change, or when a sliding window moves
 //! positions.
 //!
-//! Data-parallel replicas, and the two routes of a bidirectional schedule, have a cache each. The number of microbatches
-//! and their order decide which of them a microbatch goes to, so keep both while texts go on.
+//! Data-parallel replicas, and the two routes of a bidirectional schedule, have a cache each. The number of
+//! microbatches and their order decide which of them a microbatch goes to, so keep both while texts go on.
 //!
 //! # Your own model
 //!
