@@ -208,3 +208,48 @@ fn a_copy_of_a_module_keeps_its_running_statistics_and_does_not_change_the_pipel
     assert_eq!(mean(&copy), copied);
     assert!(copy.linear.weight.is_require_grad(), "the copy still trains");
 }
+
+/// A parameter at two paths.
+#[derive(Module, Debug)]
+struct Twice {
+    first: Param<Tensor<2>>,
+    second: Param<Tensor<2>>,
+    last: Param<Tensor<2>>,
+}
+
+impl Stage for Twice {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        x.matmul(self.first.val()).matmul(self.second.val()).matmul(self.last.val())
+    }
+}
+
+#[test]
+fn weights_and_gradients_of_a_parameter_with_two_paths_have_the_same_places() {
+    for split in [SplitBackward::Eager, SplitBackward::Captured] {
+        let mut pipeline = pipeline(split, |at| {
+            let made = |seed| init_seeded(seed, &at.device, |device| LinearConfig::new(4, 4).init(device).weight);
+            let (first, last) = (made(1), made(2));
+            StageBox::with_loss(Twice { second: first.clone(), first, last }, loss)
+        })
+        .unwrap();
+        let stepped = |weight: &AnyTensor, gradient: &AnyTensor| -> Vec<f32> {
+            let values = |tensor: &AnyTensor| tensor.to_data().unwrap().iter::<f32>().collect::<Vec<f32>>();
+            values(weight).into_iter().zip(values(gradient)).map(|(weight, gradient)| weight - 0.5 * gradient).collect()
+        };
+        let before = pipeline.weights().unwrap().remove(0);
+        pipeline.accumulate(batch()).unwrap();
+        let gradients = pipeline.take_gradients().unwrap().remove(0);
+        assert_eq!((before.len(), gradients.len()), (2, 2));
+        pipeline.step(batch(), 0.5).unwrap();
+        let after = pipeline.weights().unwrap().remove(0);
+        for ((before, gradient), after) in before.iter().zip(gradients).zip(after) {
+            let expected = stepped(before, &gradient.unwrap());
+            let after: Vec<f32> = after.to_data().unwrap().iter().collect();
+            assert!(after.iter().zip(expected).all(|(after, expected)| (after - expected).abs() < 1e-6), "{split:?}");
+        }
+    }
+}

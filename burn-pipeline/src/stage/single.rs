@@ -157,7 +157,7 @@ impl SingleStage {
         parameters.into_iter().map(|id| self.stage.gradients().get(id).cloned()).collect()
     }
 
-    /// The value of each float parameter, without autodiff.
+    /// The value of each float parameter, without autodiff, in the module's order; one with several paths comes once.
     pub fn weights(&self) -> Vec<AnyTensor> {
         self.stage.weights().into_iter().map(|(_, weight)| weight).collect()
     }

@@ -95,11 +95,14 @@ pub(in crate::stage) fn values<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor
     values
 }
 
-/// The value of every float parameter, in visiting order, without autodiff; one with several paths comes once for
-/// each.
+/// The value of every float parameter, without autodiff, in the order of [`parameter_ids`](super::parameter_ids).
 pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, AnyTensor)> {
-    let mut weights = Vec::new();
-    each_float(module, |_, param| weights.push((param.id(), param.value().inner())));
+    let (mut weights, mut seen) = (Vec::new(), HashSet::new());
+    each_float(module, |_, param| {
+        if seen.insert(param.id()) {
+            weights.push((param.id(), param.value().inner()));
+        }
+    });
     weights
 }
 

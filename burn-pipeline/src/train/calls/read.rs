@@ -45,8 +45,9 @@ impl Pipeline {
         module.ok_or(PipelineError::NoSuchModule { stage, wanted: type_name::<M>() })
     }
 
-    /// Returns the weights: one list per stage, in model order of stages and parameters. A vocabulary-parallel
-    /// embedding and head follow, with one list each ([`Builder::vocabulary`](crate::Builder::vocabulary)).
+    /// Returns the weights: one list per stage, in model order of stages and parameters. A parameter with several paths
+    /// in a stage comes once. A vocabulary-parallel embedding and head follow, with one list each
+    /// ([`Builder::vocabulary`](crate::Builder::vocabulary)).
     ///
     /// # Errors
     /// Same as [`Pipeline::step`].
