@@ -5,13 +5,13 @@ pub(crate) mod model;
 mod refusals;
 
 use crate::cases::{range, read, sizes};
-use burn::module::Param;
+use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn_pipeline::schedule::{Size as PlanSize, by_name};
-use burn_pipeline::stage::{Accumulation, Names, StageBox};
-use burn_pipeline::train::{Builder, Checkpoints, Pipeline, SharedCopy, StageContext};
-use model::{SMALL, Size, Text, Tied, declared, part, stage};
+use burn_pipeline::stage::{Accumulation, Batch, Names, Stage, StageBox};
+use burn_pipeline::train::{Builder, Checkpoints, Pipeline, SharedCopy, SharedParameter, StageContext};
+use model::{SMALL, Size, Text, Tied, declared, part, stage, table};
 use pipeline_tests::reference::{Reference, whole};
 use proptest::prelude::{ProptestConfig, Strategy};
 use proptest::proptest;
@@ -244,6 +244,49 @@ fn with_ordered_accumulation_the_cut_does_not_show_in_a_single_bit() {
     assert_eq!(train("Interleaved1F1B", 2, 2), expected);
     assert_eq!(train("ZBV", 2, 2), expected);
     assert_eq!(train("Interleaved1F1B", 1, 4), expected);
+}
+
+/// Its fields have another order than its forward.
+#[derive(Module, Debug)]
+struct ScoresFirst {
+    scores: Option<Param<Tensor<2>>>,
+    token: Option<Param<Tensor<2>>>,
+}
+
+impl Stage for ScoresFirst {
+    type Input = Tensor<2>;
+    type Extra = ();
+    type Output = Tensor<2>;
+
+    fn forward(&self, x: Tensor<2>, (): ()) -> Tensor<2> {
+        let x = self.token.as_ref().map_or(x.clone(), |token| x.matmul(token.val()).tanh());
+        self.scores.as_ref().map_or(x.clone(), |scores| x.matmul(scores.val()))
+    }
+}
+
+#[test]
+fn the_first_copy_is_the_same_one_on_every_cut_whatever_the_order_of_fields() {
+    let train = |ranks| {
+        let stage = |at: &StageContext| {
+            let scores = at.is_last().then(|| table(5, 4, 4, &at.device));
+            let part = ScoresFirst { scores, token: at.is_first().then(|| table(6, 4, 4, &at.device)) };
+            match at.is_last() {
+                false => StageBox::new(part),
+                true => StageBox::with_loss(part, |y: Tensor<2>, wanted: Tensor<2>| (y - wanted).square().mean()),
+            }
+        };
+        let builder = Pipeline::builder().schedule("1F1B", PlanSize::new(ranks, 2)).devices(vec![Device::flex()]);
+        let builder = builder.stages(stage).optimizer(|| SgdConfig::new().init()).accumulation(Accumulation::Ordered);
+        let mut pipeline = builder.share(SharedParameter::new("table").at("token").at("scores")).build().unwrap();
+        assert_eq!(pipeline.shared()[0].copies[0].path, "token", "{ranks}");
+        let mut step = || {
+            let x = Tensor::<1>::from_floats([0.5, -1.0, 0.25, 2.0, 1.0, -0.5, 0.0, 1.5], &Device::flex());
+            let x = x.reshape([2, 4]);
+            pipeline.step(Batch::new(x.clone()).target(x * 0.5), 0.1).unwrap().loss
+        };
+        [step(), step()]
+    };
+    assert_eq!(train(1), train(2));
 }
 
 fn shapes() -> impl Strategy<Value = (Size, usize, usize, usize, usize)> {

@@ -26,7 +26,8 @@ impl SharedParameter {
         Self { name: name.into(), paths: Vec::new() }
     }
 
-    /// Adds the path at which modules hold it.
+    /// Adds a path at which modules hold it; first that of the stage nearest the model's input. All copies start with
+    /// the first one's value.
     pub fn at(mut self, path: impl Into<String>) -> Self {
         self.paths.push(path.into());
         self

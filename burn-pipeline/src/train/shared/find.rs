@@ -2,7 +2,8 @@
 //!
 //! Guarantees: a pure function of its arguments, so every rank gets the same groups, in the same order.
 //!
-//! 1. Each declaration's copies are found by path, in model order. A parameter in several places of one module is one
+//! 1. Each declaration's copies are found by path, in model order, and inside a stage in the order of the declaration:
+//!    the fields of a module may have another order than the model. A parameter in several places of one module is one
 //!    copy. What does not fit is refused ([`SharedError`]).
 //! 2. The copies on one route of the model make a [`Member`]. Members with the same set of ranks make a [`Group`]. The
 //!    groups are in the order of declarations, route 0's first.
@@ -37,7 +38,7 @@ impl Sharing {
                 let held: Vec<HeldParameter> = rows.iter().zip(&claims).filter_map(of).collect();
                 let names = held.iter().map(|row| row.name.clone());
                 sharing.names.entry(declaration.name().to_owned()).or_default().extend(names);
-                let copies = distinct(held.into_iter());
+                let copies = distinct(in_declared_order(held, declaration).into_iter());
                 refuse_sizes(declaration.name(), &copies, |row| sizes(placement.rank_of(row.stage)))?;
                 sharing.add(declaration.name(), copies, placement)?;
             }
@@ -177,6 +178,17 @@ fn refuse_undeclared(rows: &[HeldParameter], claims: &[Option<usize>]) -> Result
         }
     }
     Ok(())
+}
+
+/// Parameters of one stage in the order of the declared paths, so that the first copy is the same one on every cut.
+fn in_declared_order(mut held: Vec<HeldParameter>, declared: &SharedParameter) -> Vec<HeldParameter> {
+    let mut places: BTreeMap<(StageId, ParamId), usize> = BTreeMap::new();
+    for row in &held {
+        let place = declared.paths().iter().position(|path| matches(path, &row.path)).unwrap_or(usize::MAX);
+        places.entry((row.stage, row.id)).and_modify(|first| *first = place.min(*first)).or_insert(place);
+    }
+    held.sort_by_key(|row| (row.stage, places.get(&(row.stage, row.id)).copied()));
+    held
 }
 
 /// The first place of every parameter of every stage.
