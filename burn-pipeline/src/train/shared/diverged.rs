@@ -1,7 +1,7 @@
 //! Compares the copies of tied parameters bit for bit, by a hash of their values.
 //!
-//! 1. Once, after the first step. All got the same gradient and the same groups, but the optimizers of two stages may
-//!    differ in ways that no declaration shows (made from a counter, for example).
+//! 1. Once, after the first step whose learning rate is not 0. All got the same gradient and the same groups, but the
+//!    optimizers of two stages may differ in ways that no declaration shows (made from a counter, for example).
 //! 2. After a module was replaced, before the next batch or checkpoint: a new module may have another value of one
 //!    copy, or freeze it.
 
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Hash = (u64, bool);
 
 impl Sharing {
-    /// After the first step: refuses copies that differ. All ranks must call it.
+    /// After the first step that moves weights: refuses copies that differ. All ranks must call it.
     pub(crate) fn refuse_diverged_once(&mut self, executor: &mut Executor) -> Result<(), ExecuteError> {
         if std::mem::replace(&mut self.compared, true) {
             return Ok(());

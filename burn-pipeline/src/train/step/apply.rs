@@ -28,20 +28,20 @@ impl Rank {
     /// Steps the weights with the accumulated gradients, and drops these. Then each stage gets the observed numbers of
     /// all microbatches ([`Stage::after_step`](crate::stage::Stage::after_step)). If a loss or gradient is NaN or
     /// infinite and the policy does not allow it, weights stay and the gradients are dropped; likewise for a first step
-    /// without gradients, unless it is `meant`.
+    /// without gradients, unless all rates are 0.
     ///
     /// # Errors
     /// Returns [`ExecuteError`] if another rank failed, a device reports an error, or the optimizer panics.
     pub(crate) fn apply(
         &mut self,
         learning_rate: &ModuleLearningRate,
-        meant: bool,
+        all_rates_zero: bool,
     ) -> Result<ApplyOutcome, ExecuteError> {
         if let non_finite @ Some(_) = self.refused_number(self.contract.non_finite()) {
             return Ok(self.skip(Finished { norm: None, non_finite, trains: true }));
         }
         let found = self.finish_gradients()?;
-        let gradients = Finished { trains: found.trains || meant, ..found };
+        let gradients = Finished { trains: found.trains || all_rates_zero, ..found };
         if gradients.non_finite.is_some() || !gradients.trains {
             return Ok(self.skip(gradients));
         }
@@ -58,8 +58,11 @@ impl Rank {
         }
         self.follow_rules(&observed)?;
         self.executor.refuse_unwritten_weights(step)?;
-        self.sharing.refuse_diverged_once(&mut self.executor)?;
-        self.refuse_drifted_once()?;
+        // A rate of 0 moves no weight, so copies that are stepped otherwise would not show.
+        if !all_rates_zero {
+            self.sharing.refuse_diverged_once(&mut self.executor)?;
+            self.refuse_drifted_once()?;
+        }
         self.executor.link().set_activity(Activity::Idle);
         self.statistics = None;
         if self.settings.validate == Validate::FirstStep {

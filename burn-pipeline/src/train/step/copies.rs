@@ -1,9 +1,10 @@
 //! Compares copies of a stage: data-parallel replicas, both routes of a bidirectional placement, and what the members
 //! of a tensor-parallel group hold whole.
 //!
-//! Guarantees: copies that are no longer equal are an error after the first step, and cannot be saved. They start equal
-//! and get equal gradients, so they can diverge only by optimizers that differ (made from one process's arguments, or
-//! by a counter), code that changes weights of one copy, or devices that compute differently.
+//! Guarantees: copies that are no longer equal are an error after the first step that moves weights (its learning rate
+//! is not 0), and cannot be saved. They start equal and get equal gradients, so they can diverge only by optimizers
+//! that differ (made from one process's arguments, or by a counter), code that changes weights of one copy, or devices
+//! that compute differently.
 //!
 //! 1. Each rank computes checksums of its stages (CRC-32): of the weights that it holds whole, of the pieces of its
 //!    place in a group, and of integers and truth values.
@@ -28,7 +29,7 @@ pub(crate) struct Drifted {
 type Sum = (usize, Option<usize>, u32);
 
 impl Rank {
-    /// After the first step: refuses copies that differ. All ranks call it.
+    /// After the first step that moves weights: refuses copies that differ. All ranks call it.
     pub(super) fn refuse_drifted_once(&mut self) -> Result<(), ExecuteError> {
         if std::mem::replace(&mut self.copies_compared, true) {
             return Ok(());
