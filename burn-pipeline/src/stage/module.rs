@@ -84,7 +84,9 @@ pub trait Stage: Module + Sync + 'static {
     /// the next batch is refused.
     ///
     /// # Panics
-    /// A panic is caught; it ends the step with an error that names rank and stage, and changes no weight.
+    /// A panic is caught. It ends the step with
+    /// [`PipelineError::HalfStepped`](crate::train::PipelineError::HalfStepped), which names rank and stage: the
+    /// optimizer has stepped the weights, and this stage's module is as before the panic.
     fn after_step(self, _observed: &[Vec<f64>]) -> Self {
         without_rule(self)
     }

@@ -249,7 +249,8 @@ pub enum PipelineError {
          learning rate and the microbatch's data, or continue without such steps (`Builder::on_non_finite`)"
     )]
     NonFinite { step: u64, source: NonFinite },
-    /// No parameter of the model has a gradient. Nothing was changed; the pipeline is unchanged.
+    /// No parameter of the model has a gradient. No weight was changed, and the step does not count. The batch does
+    /// ([`Progress::batches`](crate::train::Progress)), and running statistics have seen it.
     #[error(
         "step {step} would train nothing: no parameter of the model has a gradient; unfreeze the parameters to train \
          (a group given to `Module::unfreeze_group` may match other names), or let the loss depend on them. Use a \
@@ -282,8 +283,8 @@ pub enum PipelineError {
     #[error("{source}\n{}", undone(*.dropped))]
     Undone { source: Box<ExecuteError>, dropped: bool },
     /// A rank failed while weights were changed, so some ranks may have weights from before the step and others from
-    /// after it. Weights can be read and exported, and saved into a folder without checkpoints. Loading a checkpoint
-    /// makes the pipeline ready again.
+    /// after it. Weights can be read and exported and, unless copies of a stage differ, saved into a folder without
+    /// checkpoints. Loading a checkpoint makes the pipeline ready again.
     #[error(
         "{0}\nsome ranks may have weights from before the step and others those from after it: load a checkpoint \
          (`Pipeline::load`) before the next step; until then weights can be read and exported"

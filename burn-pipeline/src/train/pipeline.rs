@@ -1,9 +1,9 @@
 //! The type that a user holds: a pipeline with its ranks as threads of this process, or one rank of several processes.
 //!
 //! Guarantees: every call returns, within a bounded number of timeouts, with a result or an error that names what
-//! failed. After a failed call that changed no weight, the pipeline is unchanged. After the loss of a rank, every later
-//! call fails at once. Dropping the pipeline never waits for a stuck rank, and ends other processes' waits for this
-//! one.
+//! failed. After a failed call that changed no weight, the pipeline is ready for the next one. After the loss of a
+//! rank, every later call fails at once. Dropping the pipeline never waits for a stuck rank, and ends other processes'
+//! waits for this one.
 //!
 //! Its methods are in other modules: `setup` builds it, `calls` trains, evaluates and reads, `checkpoint` saves and
 //! loads, `choose` measures.
