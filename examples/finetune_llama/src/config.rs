@@ -69,8 +69,10 @@ struct File {
 
 #[derive(Deserialize, Clone, Default)]
 struct Rope {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name of `rope_type`; `transformers` writes both from version 4.43 on.
+    #[serde(rename = "type")]
+    old_type: Option<String>,
     rope_theta: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
@@ -145,7 +147,7 @@ impl File {
         let rope = self.rope_parameters.clone().or(self.rope_scaling.clone()).unwrap_or_default();
         let theta = rope.rope_theta.or(self.rope_theta).unwrap_or(10_000.0);
         let named = |field: &str, value: Option<f64>| value.ok_or(format!("rotary positions lack `{field}`"));
-        let scaling = match rope.rope_type.as_deref().unwrap_or("default") {
+        let scaling = match rope.kind()? {
             "default" => Scaling::None,
             "linear" => Scaling::Linear { factor: named("factor", rope.factor)? },
             "llama3" => Scaling::Llama3 {
@@ -159,6 +161,18 @@ impl File {
             }
         };
         Ok(Rotary::new(head, theta, scaling))
+    }
+}
+
+impl Rope {
+    /// The type of the positions, by either of its names.
+    fn kind(&self) -> Result<&str, String> {
+        match (&self.rope_type, &self.old_type) {
+            (Some(new), Some(old)) if new != old => Err(format!(
+                "rotary positions have the `rope_type` `{new}` and the `type` `{old}`; remove the one that is wrong"
+            )),
+            (new, old) => Ok(new.as_deref().or(old.as_deref()).unwrap_or("default")),
+        }
     }
 }
 
@@ -197,6 +211,17 @@ mod tests {
         let llama = Llama::parse(old.as_bytes()).unwrap();
         assert_eq!((llama.kv_heads, llama.head, llama.tied, llama.ends), (32, 128, false, vec![2]));
         assert_eq!(llama.rotary, Rotary::new(128, 10_000.0, Scaling::None));
+    }
+
+    #[test]
+    fn the_type_of_positions_has_an_older_name_beside_or_in_place_of_the_newer_one() {
+        let new = r#""rope_type": "llama3""#;
+        let expected = Llama::parse(LLAMA_3_2.as_bytes()).unwrap();
+        for names in [r#""type": "llama3""#, r#""rope_type": "llama3", "type": "llama3""#] {
+            assert_eq!(Llama::parse(LLAMA_3_2.replace(new, names).as_bytes()).unwrap(), expected, "{names}");
+        }
+        let message = refused(new, r#""rope_type": "llama3", "type": "linear""#);
+        assert!(message.contains("`rope_type` `llama3` and the `type` `linear`; remove"), "{message}");
     }
 
     #[test]
