@@ -72,11 +72,16 @@ pub(crate) fn merge(options: &Options, pipeline: &mut Pipeline, out: &mut dyn Wr
     Ok(writeln!(out, "merged: {}", to.display())?)
 }
 
-/// The bytes of all files in a folder.
+/// The bytes of a folder's own files, of which some may be links, as in the cache of Hugging Face.
 fn bytes(folder: &Path) -> Result<u64, FinetuneError> {
     let entries = fs::read_dir(folder).map_err(FinetuneError::reading(folder))?;
-    let all = entries.map(|entry| entry?.metadata().map(|file| file.len())).sum::<io::Result<u64>>();
-    all.map_err(FinetuneError::reading(folder))
+    let sizes = entries.map(|entry| entry.map(|entry| size(&entry.path())));
+    sizes.sum::<io::Result<u64>>().map_err(FinetuneError::reading(folder))
+}
+
+/// The bytes of a file; 0 for a folder, and for a link to nothing.
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |file| file.len())
 }
 
 /// Copies the configuration and the tokenizer beside a base's weights.
@@ -96,4 +101,24 @@ fn copy_beside(base: &Path, to: &Path) -> Result<(), FinetuneError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::tempdir;
+
+    #[cfg(unix)]
+    #[test]
+    fn the_size_of_a_folder_is_that_of_its_files_with_those_that_links_name() {
+        use std::os::unix::fs::symlink;
+        let (folder, elsewhere) = (tempdir().unwrap(), tempdir().unwrap());
+        fs::write(elsewhere.path().join("weights"), [0; 5000]).unwrap();
+        fs::write(folder.path().join("config.json"), [0; 7]).unwrap();
+        symlink(elsewhere.path().join("weights"), folder.path().join("model.safetensors")).unwrap();
+        symlink(elsewhere.path().join("nothing"), folder.path().join("vocab.json")).unwrap();
+        fs::create_dir(folder.path().join("original")).unwrap();
+        fs::write(folder.path().join("original/weights"), [0; 300]).unwrap();
+        assert_eq!(bytes(folder.path()).unwrap(), 5007);
+    }
 }
