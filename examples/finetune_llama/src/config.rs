@@ -1,10 +1,11 @@
-//! A Llama's sizes, from the `config.json` beside its weights.
+//! A Llama's sizes, from the `config.json` beside its weights; its last tokens also from `generation_config.json`.
 //!
 //! Guarantees: a setting that changes logits and that this crate does not compute is refused by name.
 
 use crate::error::FinetuneError;
 use crate::rotary::{Rotary, Scaling};
 use serde::Deserialize;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// The sizes of a Llama.
@@ -80,23 +81,34 @@ struct Rope {
     original_max_position_embeddings: Option<f64>,
 }
 
+/// The field of `generation_config.json`, which may be missing.
+#[derive(Deserialize)]
+struct Generation {
+    eos_token_id: Option<Ends>,
+}
+
 /// One token, or several.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`eos_token_id` is neither a token nor a list of tokens")]
 enum Ends {
     One(u32),
     Many(Vec<u32>),
 }
 
 impl Llama {
-    /// Reads a folder's `config.json`.
+    /// Reads a folder's `config.json`, and the tokens after which a text ends from its `generation_config.json`, if
+    /// that names some, as `transformers` does.
     ///
     /// # Errors
-    /// Returns a [`FinetuneError`] if it cannot be read, or describes another model than a Llama.
+    /// Returns a [`FinetuneError`] if one cannot be read, or if the first describes another model than a Llama.
     pub fn read(folder: &Path) -> Result<Self, FinetuneError> {
         let path = folder.join("config.json");
         let text = std::fs::read(&path).map_err(FinetuneError::reading(&path))?;
-        Self::parse(&text).map_err(|message| FinetuneError::Config { path, message })
+        let llama = Self::parse(&text).map_err(|message| FinetuneError::Config { path, message })?;
+        Ok(match generation_ends(folder)? {
+            Some(ends) => Self { ends: ends.tokens(), ..llama },
+            None => llama,
+        })
     }
 
     fn parse(text: &[u8]) -> Result<Self, String> {
@@ -128,17 +140,36 @@ impl Llama {
             attention_bias: file.attention_bias,
             mlp_bias: file.mlp_bias,
             window: file.max_position_embeddings,
-            ends: match file.eos_token_id {
-                None => Vec::new(),
-                Some(Ends::One(token)) => vec![token],
-                Some(Ends::Many(tokens)) => tokens,
-            },
+            ends: file.eos_token_id.map_or_else(Vec::new, Ends::tokens),
         })
     }
 
     /// The number of layers of the list: the embedding, the blocks, the last norm, the head.
     pub fn layers(&self) -> usize {
         self.blocks + 3
+    }
+}
+
+/// The tokens after which a text ends, by a folder's `generation_config.json`.
+fn generation_ends(folder: &Path) -> Result<Option<Ends>, FinetuneError> {
+    let path = folder.join("generation_config.json");
+    let text = match std::fs::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(FinetuneError::reading(&path))?,
+    };
+    let file: Result<Generation, _> = serde_json::from_slice(&text);
+    file.map(|file| file.eos_token_id).map_err(|error| {
+        let message = format!("{error}; repair it, or remove it to use the tokens of config.json");
+        FinetuneError::Config { path, message }
+    })
+}
+
+impl Ends {
+    fn tokens(self) -> Vec<u32> {
+        match self {
+            Ends::One(token) => vec![token],
+            Ends::Many(tokens) => tokens,
+        }
     }
 }
 
@@ -201,6 +232,31 @@ mod tests {
         assert_eq!((llama.tied, llama.ends), (true, vec![128_001, 128_008, 128_009]));
         let scaling = Scaling::Llama3 { factor: 32.0, low: 1.0, high: 4.0, window: 8192.0 };
         assert_eq!(llama.rotary, Rotary::new(64, 500_000.0, scaling));
+    }
+
+    #[test]
+    fn a_text_ends_as_the_file_for_generation_says_if_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), LLAMA_3_2).unwrap();
+        let read = |generation: &str| {
+            std::fs::write(folder.path().join("generation_config.json"), generation).unwrap();
+            Llama::read(folder.path())
+        };
+        let own: [u32; 3] = [128_001, 128_008, 128_009];
+        assert_eq!(Llama::read(folder.path()).unwrap().ends, own);
+        for (generation, ends) in [
+            (r#"{"eos_token_id": 7, "do_sample": true}"#, &[7][..]),
+            (r#"{"eos_token_id": [7, 9]}"#, &[7, 9]),
+            (r#"{"eos_token_id": null}"#, &own),
+            (r#"{"use_cache": true}"#, &own),
+        ] {
+            assert_eq!(read(generation).unwrap().ends, ends, "{generation}");
+        }
+        for (damaged, says) in [(r#"{"eos_token"#, "EOF"), (r#"{"eos_token_id": "7"}"#, "`eos_token_id` is neither")] {
+            let message = read(damaged).unwrap_err().to_string();
+            let named = message.contains("generation_config.json: ") && message.contains("remove it to use");
+            assert!(named && message.contains(says), "{message}");
+        }
     }
 
     #[test]
