@@ -231,8 +231,8 @@ fn write_texts(
 ) -> Result<(), FinetuneError> {
     let choice = Choice { length: options.length, temperature: options.temperature, seed: options.seed };
     let texts = continued(pipeline, &files.llama, &files.prompt, options.texts, &choice, &files.device)?;
-    for text in texts {
-        writeln!(out, "\n{}{}", options.prompt, files.text.text(&text)?)?;
+    for new in texts {
+        writeln!(out, "\n{}", files.text.continued(&options.prompt, &files.prompt, &new)?)?;
     }
     Ok(())
 }

@@ -52,6 +52,20 @@ impl Text {
         self.tokenizer.decode(tokens, true).map_err(|error| self.failed(error))
     }
 
+    /// The prompt with what follows it. `start` are the prompt's tokens, and `new` those after them.
+    ///
+    /// They are decoded together, as some decoders drop the space before the first token.
+    ///
+    /// # Errors
+    /// Returns a [`FinetuneError`] if they are no text.
+    pub fn continued(&self, prompt: &str, start: &[u32], new: &[u32]) -> Result<String, FinetuneError> {
+        let all = self.text(&[start, new].concat())?;
+        Ok(match all.strip_prefix(&self.text(start)?) {
+            Some(rest) => format!("{prompt}{rest}"),
+            None => all,
+        })
+    }
+
     fn failed(&self, error: tokenizers::Error) -> FinetuneError {
         FinetuneError::Tokenizer { path: self.path.clone(), message: error.to_string() }
     }
@@ -84,5 +98,25 @@ mod tests {
         let text = Text::open(folder.path(), 5).unwrap();
         assert_eq!(text.tokens("to be or not to be", false).unwrap(), [1, 2, 3, 4, 1, 2]);
         assert_eq!(text.tokens("to", true).unwrap(), [1]);
+    }
+
+    /// `to  be`, and what tokens after it decode to with a tokenizer's decoder.
+    fn after_to_be(decoder: &str, new: &[u32]) -> String {
+        let folder = tempdir().unwrap();
+        let saved = SAVED.replace(r#""decoder": null"#, &format!(r#""decoder": {decoder}"#));
+        std::fs::write(folder.path().join("tokenizer.json"), saved).unwrap();
+        let text = Text::open(folder.path(), 5).unwrap();
+        text.continued("to  be", &[1, 2], new).unwrap()
+    }
+
+    #[test]
+    fn a_prompt_is_written_as_given_unless_what_follows_changes_how_it_decodes() {
+        assert_eq!(after_to_be("null", &[3, 4]), "to  be or not");
+        assert_eq!(after_to_be("null", &[]), "to  be");
+        // Words are joined, and the last one of the prompt becomes part of another.
+        let joins = r#"{"type": "Sequence", "decoders": [{"type": "Fuse"},
+            {"type": "Replace", "pattern": {"String": "beor"}, "content": "abhor"}]}"#;
+        assert_eq!(after_to_be(joins, &[4]), "to  benot");
+        assert_eq!(after_to_be(joins, &[3]), "toabhor");
     }
 }
