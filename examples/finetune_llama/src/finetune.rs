@@ -145,7 +145,7 @@ fn start(options: &Options, flags: &RunFlags, pipeline: &mut Pipeline) -> Result
     // A checkpoint that is not loaded may be damaged, or of another version.
     match options.resume.then(|| checkpoints(options).latest()).transpose() {
         Ok(Some(checkpoint)) => {
-            same_flags(flags, &checkpoint.beside()?)?;
+            same_flags(flags, &checkpoint.beside()?, "--out")?;
             pipeline.load(&checkpoint)?;
             return Ok(pipeline.progress().batches as usize);
         }

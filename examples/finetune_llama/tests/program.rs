@@ -128,6 +128,15 @@ fn a_damaged_checkpoint_ends_only_a_run_that_resumes() {
 }
 
 #[test]
+fn a_run_resumes_with_the_flags_of_its_checkpoint_or_is_told_which_to_change() {
+    let folder = tempdir().unwrap();
+    written("--steps 1 --save-every 1", folder.path());
+    let (code, _, err) = output("--steps 1 --resume --seed 2", folder.path());
+    let says = "the checkpoint was saved with --seed 1, not 2; use the same value, or another folder for --out";
+    assert!(code == 1 && err.contains(says), "{err}");
+}
+
+#[test]
 fn a_run_replaces_what_an_earlier_one_wrote_and_nothing_else() {
     let out = tempdir().unwrap();
     let [adapters, merged] = ["adapters", "merged"].map(|name| out.path().join(name));
