@@ -32,7 +32,7 @@ pub struct RunFlags {
 /// The checkpoint is of a run with other flags.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the checkpoint was saved with --{flag} {saved}, not {asked}; use the same value, or another folder for --save"
+    "the checkpoint was saved with --{flag} {saved}, not {asked}; use the same value, or another folder for {folder}"
 )]
 pub struct OtherRun {
     /// The flag.
@@ -41,6 +41,8 @@ pub struct OtherRun {
     pub saved: String,
     /// Its value in this run.
     pub asked: String,
+    /// The flag that names the folder with the checkpoint.
+    pub folder: &'static str,
 }
 
 burn_pipeline::debug_as_text!(OtherRun);
@@ -63,19 +65,19 @@ impl RunFlags {
     /// # Errors
     /// Returns the first flag that differs.
     pub fn same_as(&self, saved: &RunFlags) -> Result<(), OtherRun> {
-        same_flags(self, saved)
+        same_flags(self, saved, "--save")
     }
 }
 
-/// Checks that two sets of flags of one type are equal.
+/// Checks that two sets of flags of one type are equal. `folder` is the flag that names the checkpoint's folder.
 ///
 /// # Errors
 /// Returns the first flag that differs.
-pub fn same_flags<T: Serialize>(asked: &T, saved: &T) -> Result<(), OtherRun> {
+pub fn same_flags<T: Serialize>(asked: &T, saved: &T, folder: &'static str) -> Result<(), OtherRun> {
     let (asked, saved) = (fields(asked), fields(saved));
     let differs = asked.iter().zip(&saved).find(|(asked, saved)| asked != saved);
     differs.map_or(Ok(()), |((flag, asked), (_, saved))| {
-        Err(OtherRun { flag: flag.replace('_', "-"), saved: saved.clone(), asked: asked.clone() })
+        Err(OtherRun { flag: flag.replace('_', "-"), saved: saved.clone(), asked: asked.clone(), folder })
     })
 }
 

@@ -183,7 +183,7 @@ impl Training {
             Err(CheckpointError::None { .. }) => return Ok(()),
             checkpoint => checkpoint?,
         };
-        same_flags(flags, &checkpoint.beside::<F>()?)?;
+        same_flags(flags, &checkpoint.beside::<F>()?, "--save")?;
         self.pipeline().load(&checkpoint)?;
         // A skipped step has used its batch.
         self.done = self.pipeline().progress().batches as usize;

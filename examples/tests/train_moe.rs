@@ -279,6 +279,38 @@ fn a_run_tells_steps_as_json_and_writes_its_drawings() {
 }
 
 #[test]
+fn a_model_that_its_ranks_cannot_build_ends_it_with_code_2_before_a_rank_starts() {
+    for (flags, says) in [
+        ("--layers 1", "1 blocks make no 2 stages"),
+        ("--ranks 5", "4 blocks make no 5 stages"),
+        ("--schedule Interleaved1F1B --chunks 3", "4 blocks make no 6 stages"),
+        ("--schedule auto --ranks 5", "4 blocks make no 5 stages"),
+        ("--rotary --d-model 36 --heads 4", "makes heads of 9"),
+        ("--d-model 30 --heads 4", "--heads 4 does not divide --d-model 30"),
+    ] {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = run(arguments(flags), &mut out, &mut err);
+        let err = String::from_utf8(err).unwrap();
+        assert!(code == 2 && out.is_empty() && err.starts_with("error: ") && err.contains(says), "{flags}: {err}");
+    }
+    // The ranks that are left when one is lost, and models as close.
+    for flags in [
+        "--ranks 4",
+        "--ranks 3",
+        "--ranks 2",
+        "--ranks 1",
+        "--layers 1 --ranks 1",
+        "--rotary --d-model 40 --heads 4",
+        "--d-model 36 --heads 4",
+        "--rotary --without-rotary 0,1,2,3 --d-model 36 --heads 4",
+    ] {
+        let small = format!("--experts 4 --d-hidden 8 --seq 16 {flags}");
+        let setup = MoeOptions::from_arguments(arguments(&small)).unwrap().check().unwrap();
+        MoeTrainer::new(setup).unwrap();
+    }
+}
+
+#[test]
 fn bad_flags_end_it_with_one_message_and_code_2() {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     assert_eq!(run(arguments("--pattern DQ"), &mut out, &mut err), 2);

@@ -1,10 +1,11 @@
-//! A Llama's sizes, from the `config.json` beside its weights.
+//! A Llama's sizes, from the `config.json` beside its weights; its last tokens also from `generation_config.json`.
 //!
 //! Guarantees: a setting that changes logits and that this crate does not compute is refused by name.
 
 use crate::error::FinetuneError;
 use crate::rotary::{Rotary, Scaling};
 use serde::Deserialize;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// The sizes of a Llama.
@@ -69,8 +70,10 @@ struct File {
 
 #[derive(Deserialize, Clone, Default)]
 struct Rope {
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older name of `rope_type`; `transformers` writes both from version 4.43 on.
+    #[serde(rename = "type")]
+    old_type: Option<String>,
     rope_theta: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
@@ -78,23 +81,34 @@ struct Rope {
     original_max_position_embeddings: Option<f64>,
 }
 
+/// The field of `generation_config.json`, which may be missing.
+#[derive(Deserialize)]
+struct Generation {
+    eos_token_id: Option<Ends>,
+}
+
 /// One token, or several.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "`eos_token_id` is neither a token nor a list of tokens")]
 enum Ends {
     One(u32),
     Many(Vec<u32>),
 }
 
 impl Llama {
-    /// Reads a folder's `config.json`.
+    /// Reads a folder's `config.json`, and the tokens after which a text ends from its `generation_config.json`, if
+    /// that names some, as `transformers` does.
     ///
     /// # Errors
-    /// Returns a [`FinetuneError`] if it cannot be read, or describes another model than a Llama.
+    /// Returns a [`FinetuneError`] if one cannot be read, or if the first describes another model than a Llama.
     pub fn read(folder: &Path) -> Result<Self, FinetuneError> {
         let path = folder.join("config.json");
         let text = std::fs::read(&path).map_err(FinetuneError::reading(&path))?;
-        Self::parse(&text).map_err(|message| FinetuneError::Config { path, message })
+        let llama = Self::parse(&text).map_err(|message| FinetuneError::Config { path, message })?;
+        Ok(match generation_ends(folder)? {
+            Some(ends) => Self { ends: ends.tokens(), ..llama },
+            None => llama,
+        })
     }
 
     fn parse(text: &[u8]) -> Result<Self, String> {
@@ -126,11 +140,7 @@ impl Llama {
             attention_bias: file.attention_bias,
             mlp_bias: file.mlp_bias,
             window: file.max_position_embeddings,
-            ends: match file.eos_token_id {
-                None => Vec::new(),
-                Some(Ends::One(token)) => vec![token],
-                Some(Ends::Many(tokens)) => tokens,
-            },
+            ends: file.eos_token_id.map_or_else(Vec::new, Ends::tokens),
         })
     }
 
@@ -140,12 +150,35 @@ impl Llama {
     }
 }
 
+/// The tokens after which a text ends, by a folder's `generation_config.json`.
+fn generation_ends(folder: &Path) -> Result<Option<Ends>, FinetuneError> {
+    let path = folder.join("generation_config.json");
+    let text = match std::fs::read(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(FinetuneError::reading(&path))?,
+    };
+    let file: Result<Generation, _> = serde_json::from_slice(&text);
+    file.map(|file| file.eos_token_id).map_err(|error| {
+        let message = format!("{error}; repair it, or remove it to use the tokens of config.json");
+        FinetuneError::Config { path, message }
+    })
+}
+
+impl Ends {
+    fn tokens(self) -> Vec<u32> {
+        match self {
+            Ends::One(token) => vec![token],
+            Ends::Many(tokens) => tokens,
+        }
+    }
+}
+
 impl File {
     fn rotary(&self, head: usize) -> Result<Rotary, String> {
         let rope = self.rope_parameters.clone().or(self.rope_scaling.clone()).unwrap_or_default();
         let theta = rope.rope_theta.or(self.rope_theta).unwrap_or(10_000.0);
         let named = |field: &str, value: Option<f64>| value.ok_or(format!("rotary positions lack `{field}`"));
-        let scaling = match rope.rope_type.as_deref().unwrap_or("default") {
+        let scaling = match rope.kind()? {
             "default" => Scaling::None,
             "linear" => Scaling::Linear { factor: named("factor", rope.factor)? },
             "llama3" => Scaling::Llama3 {
@@ -159,6 +192,18 @@ impl File {
             }
         };
         Ok(Rotary::new(head, theta, scaling))
+    }
+}
+
+impl Rope {
+    /// The type of the positions, by either of its names.
+    fn kind(&self) -> Result<&str, String> {
+        match (&self.rope_type, &self.old_type) {
+            (Some(new), Some(old)) if new != old => Err(format!(
+                "rotary positions have the `rope_type` `{new}` and the `type` `{old}`; remove the one that is wrong"
+            )),
+            (new, old) => Ok(new.as_deref().or(old.as_deref()).unwrap_or("default")),
+        }
     }
 }
 
@@ -190,6 +235,31 @@ mod tests {
     }
 
     #[test]
+    fn a_text_ends_as_the_file_for_generation_says_if_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), LLAMA_3_2).unwrap();
+        let read = |generation: &str| {
+            std::fs::write(folder.path().join("generation_config.json"), generation).unwrap();
+            Llama::read(folder.path())
+        };
+        let own: [u32; 3] = [128_001, 128_008, 128_009];
+        assert_eq!(Llama::read(folder.path()).unwrap().ends, own);
+        for (generation, ends) in [
+            (r#"{"eos_token_id": 7, "do_sample": true}"#, &[7][..]),
+            (r#"{"eos_token_id": [7, 9]}"#, &[7, 9]),
+            (r#"{"eos_token_id": null}"#, &own),
+            (r#"{"use_cache": true}"#, &own),
+        ] {
+            assert_eq!(read(generation).unwrap().ends, ends, "{generation}");
+        }
+        for (damaged, says) in [(r#"{"eos_token"#, "EOF"), (r#"{"eos_token_id": "7"}"#, "`eos_token_id` is neither")] {
+            let message = read(damaged).unwrap_err().to_string();
+            let named = message.contains("generation_config.json: ") && message.contains("remove it to use");
+            assert!(named && message.contains(says), "{message}");
+        }
+    }
+
+    #[test]
     fn the_first_llama_has_as_many_keys_as_queries_and_unscaled_positions() {
         let old = r#"{"model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
             "max_position_embeddings": 2048, "num_attention_heads": 32, "num_hidden_layers": 32,
@@ -197,6 +267,17 @@ mod tests {
         let llama = Llama::parse(old.as_bytes()).unwrap();
         assert_eq!((llama.kv_heads, llama.head, llama.tied, llama.ends), (32, 128, false, vec![2]));
         assert_eq!(llama.rotary, Rotary::new(128, 10_000.0, Scaling::None));
+    }
+
+    #[test]
+    fn the_type_of_positions_has_an_older_name_beside_or_in_place_of_the_newer_one() {
+        let new = r#""rope_type": "llama3""#;
+        let expected = Llama::parse(LLAMA_3_2.as_bytes()).unwrap();
+        for names in [r#""type": "llama3""#, r#""rope_type": "llama3", "type": "llama3""#] {
+            assert_eq!(Llama::parse(LLAMA_3_2.replace(new, names).as_bytes()).unwrap(), expected, "{names}");
+        }
+        let message = refused(new, r#""rope_type": "llama3", "type": "linear""#);
+        assert!(message.contains("`rope_type` `llama3` and the `type` `linear`; remove"), "{message}");
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn start(options: &Options, flags: &RunFlags, pipeline: &mut Pipeline) -> Result
     // A checkpoint that is not loaded may be damaged, or of another version.
     match options.resume.then(|| checkpoints(options).latest()).transpose() {
         Ok(Some(checkpoint)) => {
-            same_flags(flags, &checkpoint.beside()?)?;
+            same_flags(flags, &checkpoint.beside()?, "--out")?;
             pipeline.load(&checkpoint)?;
             return Ok(pipeline.progress().batches as usize);
         }
@@ -231,8 +231,8 @@ fn write_texts(
 ) -> Result<(), FinetuneError> {
     let choice = Choice { length: options.length, temperature: options.temperature, seed: options.seed };
     let texts = continued(pipeline, &files.llama, &files.prompt, options.texts, &choice, &files.device)?;
-    for text in texts {
-        writeln!(out, "\n{}{}", options.prompt, files.text.text(&text)?)?;
+    for new in texts {
+        writeln!(out, "\n{}", files.text.continued(&options.prompt, &files.prompt, &new)?)?;
     }
     Ok(())
 }

@@ -83,6 +83,28 @@ fn stored_adapters_and_the_merged_model_write_the_same_text() {
 }
 
 #[test]
+fn a_text_keeps_the_space_after_its_prompt_where_decoders_drop_that_of_a_first_token() {
+    let base = tempdir().unwrap();
+    copy(&folder("tiny"), base.path());
+    // Spaces become part of the words after them, as SentencePiece has them; every token is a word.
+    let words = (0..512_u32).map(|id| (format!("\u{2581}w{id}"), serde_json::Value::from(id)));
+    let vocab = serde_json::Value::Object(words.collect());
+    let spaces =
+        serde_json::json!({"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "first", "split": true});
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": spaces, "post_processor": null, "decoder": spaces,
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "\u{2581}w0"},
+    });
+    std::fs::write(base.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let flags = format!("--steps 0 --base {} --prompt=w17 --length 6", base.path().display());
+    let out = written(&flags, base.path());
+    let words: Vec<&str> = out.trim().split(' ').collect();
+    assert!(words.len() == 7 && words[0] == "w17", "{out}");
+    assert!(words.iter().all(|word| word.strip_prefix('w').is_some_and(|id| id.parse::<u32>().is_ok())), "{out}");
+}
+
+#[test]
 fn given_adapters_are_merged_without_training() {
     let (trained, other) = (tempdir().unwrap(), tempdir().unwrap());
     let first = written("--steps 2 --lr 0.05 --merge --temperature 0", trained.path());
@@ -103,6 +125,15 @@ fn a_damaged_checkpoint_ends_only_a_run_that_resumes() {
     written("--steps 1", folder.path());
     let (code, _, err) = output("--steps 1 --resume", folder.path());
     assert!(code == 1 && err.contains("is damaged: it names no checkpoint"), "{err}");
+}
+
+#[test]
+fn a_run_resumes_with_the_flags_of_its_checkpoint_or_is_told_which_to_change() {
+    let folder = tempdir().unwrap();
+    written("--steps 1 --save-every 1", folder.path());
+    let (code, _, err) = output("--steps 1 --resume --seed 2", folder.path());
+    let says = "the checkpoint was saved with --seed 1, not 2; use the same value, or another folder for --out";
+    assert!(code == 1 && err.contains(says), "{err}");
 }
 
 #[test]

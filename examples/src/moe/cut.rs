@@ -41,6 +41,12 @@ pub enum MoeCutError {
     /// Two cuts were given.
     #[error("--cut and --balance both choose the stages; leave one of them out")]
     Twice,
+    /// There are more stages than blocks.
+    #[error(
+        "{blocks} blocks make no {stages} stages, which hold at least one each; give more --layers, or fewer ranks or \
+         --chunks"
+    )]
+    Blocks { blocks: usize, stages: usize },
     /// The given blocks are of another model.
     #[error("--cut has the blocks {given}, and the model is {model}; write those of --pattern, repeated to --layers")]
     OtherModel { given: String, model: String },
@@ -66,9 +72,18 @@ pub fn cut(model: &MoeGptConfig, balance: Balance, setup: &Setup) -> Result<MoeG
     match (&options.cut, balance) {
         (Cut::Given(given), Balance::Blocks) => as_given(model, given, setup.plan.stages()),
         (Cut::Given(_), _) => Err(MoeCutError::Twice),
-        (_, Balance::Blocks) => Ok(model.clone()),
+        (_, Balance::Blocks) => by_blocks(model, setup.plan.stages()),
         _ if setup.auto.is_some() => Err(MoeCutError::Auto),
         (_, balance) => balance.of(model, setup),
+    }
+}
+
+/// The model as it is: without boundaries, stages have equal numbers of blocks.
+fn by_blocks(model: &MoeGptConfig, stages: usize) -> Result<MoeGptConfig, MoeCutError> {
+    let blocks = model.pattern.chars().count();
+    match stages > blocks {
+        true => Err(MoeCutError::Blocks { blocks, stages }),
+        false => Ok(model.clone()),
     }
 }
 

@@ -157,6 +157,13 @@ pub enum MoeOptionsError {
     /// Too many buckets for 32-bit hashes.
     #[error("--ngram {buckets} is more than {MOST_BUCKETS} rows")]
     Buckets { buckets: usize },
+    /// Heads of an odd width have no pairs to rotate.
+    #[error(
+        "--rotary rotates pairs of numbers, and --d-model {d_model} with --heads {heads} makes heads of {}; choose \
+         them so that heads have an even width",
+        d_model / heads
+    )]
+    OddHeads { d_model: usize, heads: usize },
     /// Tokens cannot go to this many experts.
     #[error("--top-k {top_k} is not between 1 and --experts {experts}")]
     TopK { top_k: usize, experts: usize },

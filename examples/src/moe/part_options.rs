@@ -68,7 +68,11 @@ impl PartOptions {
         let model = model.with_structures(count(self.structure, STRUCTURES_OF_TEXT));
         let model = model.with_platforms(count(self.platform, PLATFORMS_OF_TEXT));
         let model = model.with_relations(count(self.relations, RELATIONS_OF_TEXT));
-        model.blocks()?;
+        let (blocks, d_model, heads) = (model.blocks()?.len(), model.d_model, model.heads);
+        let rotates = self.rotary && (0..blocks).any(|block| !self.without_rotary.contains(&block));
+        if rotates && !(d_model / heads).is_multiple_of(2) {
+            return Err(MoeOptionsError::OddHeads { d_model, heads });
+        }
         Ok(model)
     }
 }
