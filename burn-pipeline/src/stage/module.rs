@@ -86,7 +86,7 @@ pub trait Stage: Module + Sync + 'static {
     /// # Panics
     /// A panic is caught. It ends the step with
     /// [`PipelineError::HalfStepped`](crate::train::PipelineError::HalfStepped), which names rank and stage: the
-    /// optimizer has stepped the weights, and this stage's module is as before the panic.
+    /// optimizer has stepped the weights, and this stage's module is as it was before its rule.
     fn after_step(self, _observed: &[Vec<f64>]) -> Self {
         without_rule(self)
     }
