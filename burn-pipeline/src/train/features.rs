@@ -58,7 +58,7 @@ const REFUSED: [(Feature, Feature, &str); 22] = [
     (TensorParallel, InputGradients, "a member may have a part of an extra's gradient"),
     (TensorParallel, ReplaceModule, "a new module is not cut"),
     (TensorParallel, AutoPipeline, "schedules are compared with groups of one"),
-    (CutOverReplicas, InputGradients, "they are not compared with the plain loop's yet"),
+    (CutOverReplicas, InputGradients, "these gradients are not compared with the plain loop's yet"),
     (CutOverReplicas, ReplaceModule, "a new module is not cut"),
     (CutOverReplicas, StepTo, "the weights to be set would be pieces"),
     (CutOverReplicas, AutoPipeline, "schedules differ in the order of exchanges"),

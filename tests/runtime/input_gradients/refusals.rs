@@ -119,7 +119,7 @@ fn weights_cut_over_replicas_are_refused() {
         if at.is_last() { StageBox::with_loss(part, super::loss) } else { StageBox::new(part) }
     });
     let refused = builder.build().map(drop).unwrap_err();
-    assert!(refused.to_string().contains("they are not compared with the plain loop's yet"), "{refused}");
+    assert!(refused.to_string().contains("these gradients are not compared with the plain loop's yet"), "{refused}");
 }
 
 #[test]
