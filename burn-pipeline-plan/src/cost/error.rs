@@ -37,8 +37,11 @@ pub enum ProfileError {
          profile the model with the plan's cut, or list one entry per stage"
     )]
     Stages { profile: usize, plan: usize },
-    /// There is no such stage to train from.
-    #[error("the model cannot train from stage {first} on: the profile has {stages} stages, numbered from 0")]
+    /// There is no such stage to train from, or it has no backward.
+    #[error(
+        "the model cannot train from stage {first} on: the profile has {stages} stages, numbered from 0, or it was \
+         made for a model that trains from a later stage on"
+    )]
     FirstTrained { first: usize, stages: usize },
     /// There is no profile to take the median of.
     #[error("there is no profile to merge; give one per rank")]

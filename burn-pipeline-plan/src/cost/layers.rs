@@ -86,10 +86,11 @@ impl Layers {
     /// ```
     ///
     /// # Errors
-    /// Returns [`PartitionError::FirstTrained`] if there is no such layer.
+    /// Returns [`PartitionError::FirstTrained`] if there is no such layer, or if it has no backward since a call with
+    /// a later layer.
     pub fn train_from(self, first: usize) -> Result<Self, PartitionError> {
         let count = self.layers.len();
-        if first >= count {
+        if first >= count || first < self.first_trained {
             return Err(PartitionError::FirstTrained { first, layers: count });
         }
         let layer = |(index, layer): (usize, Layer)| match first {
@@ -129,6 +130,15 @@ impl Layers {
             Some(*sum)
         });
         std::iter::once(0.0).chain(sums).collect()
+    }
+
+    /// The bytes of parameters, gradients and optimizer state, which take `factor` times the parameters' bytes where
+    /// layers train, of the first `n` layers, for every `n`.
+    pub(crate) fn state(&self, factor: f64) -> Vec<f64> {
+        self.sums(|index, layer| {
+            let factor = if index < self.first_trained { factor.min(1.0) } else { factor };
+            layer.parameter_bytes() as f64 * factor
+        })
     }
 
     /// The skip edges, sorted.

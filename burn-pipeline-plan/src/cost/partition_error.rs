@@ -41,8 +41,11 @@ pub enum PartitionError {
     /// The pattern's kinds differ from those of the model's layers. A kind is `None` where its list has ended.
     #[error("layer {layer} is of kind {}, but the pattern has {} there", letter(*found), letter(*expected))]
     Mismatch { layer: usize, expected: Option<char>, found: Option<char> },
-    /// There is no such layer to train from.
-    #[error("the model cannot train from layer {first} on: it has {layers} layers, numbered from 0")]
+    /// There is no such layer to train from, or it has no backward.
+    #[error(
+        "the model cannot train from layer {first} on: it has {layers} layers, numbered from 0, or they are costs of \
+         a model that trains from a later layer on"
+    )]
     FirstTrained { first: usize, layers: usize },
     /// These layers cannot be vocabulary parallel.
     #[error(

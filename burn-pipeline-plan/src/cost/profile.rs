@@ -74,10 +74,11 @@ impl Profile {
     /// that train, cut a model that knows it ([`Layers::train_from`](super::Layers::train_from)) for exact costs.
     ///
     /// # Errors
-    /// Returns [`ProfileError::FirstTrained`] if there is no such stage.
+    /// Returns [`ProfileError::FirstTrained`] if there is no such stage, or if it has no backward since a call with a
+    /// later stage.
     pub fn train_from(self, first: usize) -> Result<Self, ProfileError> {
         let count = self.stages.len();
-        if first >= count {
+        if first >= count || first < self.first_trained {
             return Err(ProfileError::FirstTrained { first, stages: count });
         }
         let stage = |(index, stage): (usize, StageCost)| match first {

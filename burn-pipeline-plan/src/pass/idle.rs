@@ -17,10 +17,10 @@
 //!
 //! 1. In each step every rank's next cell runs if its inputs were computed in an earlier step; otherwise the rank
 //!    idles.
-//! 2. A step in which no rank runs a cell is a deadlock.
+//! 2. In a step in which no rank can run a cell, the plan is refused, with the fault that `check` finds.
 
 use super::error::PassError;
-use crate::plan::{Action, MicrobatchTask, Op, Plan, Task, Waiting};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, Task};
 use std::collections::HashSet;
 
 impl Plan {
@@ -29,8 +29,8 @@ impl Plan {
     /// # Errors
     /// - Returns [`PassError::Lowered`] if the plan has transfers, which padded rows do not;
     /// - [`PassError::Vocabulary`] if it is vocabulary parallel;
-    /// - [`PassError::Misplaced`] if a cell's stage is not in the placement;
-    /// - [`PassError::Stuck`] or [`PassError::Missing`] if ranks wait for values that are never computed.
+    /// - [`PassError::Check`] if a cell's stage is not in the placement, or ranks wait for values that are never
+    ///   computed.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -46,19 +46,12 @@ impl Plan {
             return Err(PassError::Vocabulary { reason: "padded rows have no collectives" });
         }
         let plan = self.without_idle();
-        let homeless = |(step, action): (usize, &Action)| {
-            let stage = action.tasks().find(|task| !plan.placement().contains(task.stage()));
-            stage.map(|_| (step, *action))
-        };
-        for (rank, row) in plan.rows().iter().enumerate() {
-            if let Some((step, action)) = row.iter().enumerate().find_map(homeless) {
-                return Err(PassError::Misplaced { rank, step, action, placed: None });
-            }
-        }
         let mut steps = Steps { plan: &plan, next: vec![0; plan.ranks()], computed: HashSet::new() };
         let mut padded = vec![Vec::new(); plan.ranks()];
         while steps.are_left() {
-            steps.step(&mut padded)?;
+            if !steps.step(&mut padded) {
+                return Err(PassError::refusal(self));
+            }
         }
         Ok(plan.with_rows(padded))
     }
@@ -83,33 +76,28 @@ impl Steps<'_> {
         next.filter_map(|(rank, &step)| Some((rank, *self.plan.row(rank).get(step)?)))
     }
 
-    fn step(&mut self, padded: &mut [Vec<Action>]) -> Result<(), PassError> {
+    /// Runs one step. Returns false if no rank can run its next cell.
+    fn step(&mut self, padded: &mut [Vec<Action>]) -> bool {
         let cells: Vec<(usize, Action)> = self.unfinished().collect();
-        let lacks = |action: Action| action.tasks().find_map(|task| self.lacking(task));
-        let lacking: Vec<Option<Task>> = cells.iter().map(|&(_, action)| lacks(action)).collect();
-        if lacking.iter().all(Option::is_some) {
-            let waiting = cells.iter().zip(&lacking).filter_map(|(&(rank, action), lacking)| {
-                let (step, needs) = (self.next[rank], self.plan.as_written((*lacking)?));
-                Some(Waiting { rank, step, action, needs, on: self.plan.placement().rank_of(needs.stage()) })
-            });
-            return Err(PassError::stuck(self.plan, waiting.collect()));
-        }
-        for ((rank, action), lacking) in cells.into_iter().zip(lacking) {
-            let runs = lacking.is_none();
+        let ready = |&(_, action): &(usize, Action)| action.tasks().all(|task| self.is_ready(task));
+        let runs: Vec<bool> = cells.iter().map(ready).collect();
+        for (&(rank, action), &runs) in cells.iter().zip(&runs) {
             padded[rank].push(if runs { action } else { Action::Idle });
             if runs {
                 self.next[rank] += 1;
                 self.computed.extend(action.tasks());
             }
         }
-        Ok(())
+        runs.contains(&true)
     }
 
-    /// The task of a neighbouring stage that a task needs and no earlier step has computed.
-    fn lacking(&self, task: Task) -> Option<Task> {
-        let needs = self.plan.input_of(task.of_microbatch()?)?;
-        let split = needs.with(needs.stage(), Op::BackwardInput);
+    /// Returns true if a task's stage exists, and an earlier step has computed what it needs of a neighbouring stage.
+    fn is_ready(&self, task: Task) -> bool {
         let has = |task: MicrobatchTask| self.computed.contains(&task.into());
-        (!has(needs) && (needs.op() != Op::Backward || !has(split))).then_some(needs.into())
+        let computed = |needs: MicrobatchTask| {
+            has(needs) || needs.op() == Op::Backward && has(needs.with(needs.stage(), Op::BackwardInput))
+        };
+        let needs = task.of_microbatch().and_then(|task| self.plan.input_of(task));
+        self.plan.placement().contains(task.stage()) && needs.is_none_or(computed)
     }
 }

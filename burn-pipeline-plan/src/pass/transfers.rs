@@ -19,13 +19,15 @@
 //! 3. A rank that cannot run is not visited again until a value arrives for it. So time is linear in the plan, plus
 //!    one word per round for every 64 ranks.
 //! 4. A rank passes a collective of all ranks where it starts it; a use runs once all ranks have passed it.
+//! 5. A cell that does not fit the placement or the counts never runs. If some cell has not run in the end, the plan
+//!    is refused, with the fault that `check` finds.
 //!
 //! Idle cells are dropped. A plan that already has a transfer is returned unchanged.
 
 use super::error::PassError;
 use crate::plan::edges::{Edges, Side};
 use crate::plan::vocabulary::VocabularyLayers;
-use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task, Waiting};
+use crate::plan::{Action, MicrobatchTask, Op, Plan, StageId, Task};
 
 /// The bit for a pair's input: the previous stage's output is on the pair's rank.
 const INPUT: u8 = 1;
@@ -38,9 +40,8 @@ impl Plan {
     /// Idempotent: a lowered plan is returned unchanged.
     ///
     /// # Errors
-    /// Returns [`PassError::Stuck`] or [`PassError::Missing`] if ranks wait for values that are never computed,
-    /// [`PassError::Misplaced`] or [`PassError::NoSuchMicrobatch`] if a cell does not fit the placement or the counts,
-    /// and [`PassError::Sparse`] if the plan is far from complete.
+    /// Returns [`PassError::Check`] if ranks wait for values that are never computed, if a cell does not fit the
+    /// placement or the counts, or if the plan is far from complete.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -54,12 +55,14 @@ impl Plan {
         }
         let edges = Edges::new(self);
         if edges.is_sparse(self) {
-            let cells = self.rows().iter().map(Vec::len).sum();
-            return Err(PassError::Sparse { pairs: edges.pairs(), cells });
+            return Err(PassError::refusal(self));
         }
         let mut lowering = Lowering::new(self, &edges);
-        while lowering.round()? {}
-        lowering.finish()
+        while lowering.round() {}
+        if lowering.heads.iter().any(Option::is_some) {
+            return Err(PassError::refusal(self));
+        }
+        Ok(self.with_rows(lowering.rows))
     }
 }
 
@@ -107,7 +110,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Gives every awake rank a turn, in rank order. Returns false if none could run.
-    fn round(&mut self) -> Result<bool, PassError> {
+    fn round(&mut self) -> bool {
         let mut progress = false;
         for word in 0..self.awake.len() {
             // The ranks of this word still to come. A rank woken by a lower one runs in this round, one woken by a
@@ -119,67 +122,61 @@ impl<'a> Lowering<'a> {
                     break;
                 }
                 to_come = u64::MAX.checked_shl(bit + 1).unwrap_or(0);
-                if self.turn(word * 64 + bit as usize)? {
+                if self.turn(word * 64 + bit as usize) {
                     progress = true;
                 } else {
                     self.awake[word] &= !(1 << bit);
                 }
             }
         }
-        Ok(progress)
+        progress
     }
 
-    /// Runs one cell of a rank. Returns false if its inputs have not arrived or the row has ended.
+    /// Runs one cell of a rank. Returns false if it does not fit, its inputs have not arrived or the row has ended.
     #[inline]
-    fn turn(&mut self, rank: usize) -> Result<bool, PassError> {
-        let Some(action) = self.heads[rank] else { return Ok(false) };
+    fn turn(&mut self, rank: usize) -> bool {
+        let Some(action) = self.heads[rank] else { return false };
         match action {
             Action::Idle => {}
             Action::Single(task) => match task.of_microbatch() {
                 None => {
-                    self.slot(rank, action, task.stage())?;
+                    if self.slot(rank, task.stage()).is_none() {
+                        return false;
+                    }
                     self.rows[rank].push(action);
                 }
                 Some(task) if task.op().is_vocabulary() => {
-                    if !self.run_vocabulary(rank, action, task)? {
-                        return Ok(false);
+                    if !self.run_vocabulary(rank, action, task) {
+                        return false;
                     }
                 }
                 Some(task) => {
-                    let pair = self.pair(rank, action, task)?;
-                    if !self.ready(task, pair) {
-                        return Ok(false);
-                    }
+                    let Some(pair) = self.ready(rank, task) else { return false };
                     self.rows[rank].push(action);
                     self.deliver(rank, task, pair);
                 }
             },
             Action::Overlap(first, second) => {
-                let pairs = (self.pair(rank, action, first)?, self.pair(rank, action, second)?);
-                if !self.ready(first, pairs.0) || !self.ready(second, pairs.1) {
-                    return Ok(false);
-                }
+                let (Some(one), Some(other)) = (self.ready(rank, first), self.ready(rank, second)) else {
+                    return false;
+                };
                 self.rows[rank].push(action);
-                self.deliver(rank, first, pairs.0);
-                self.deliver(rank, second, pairs.1);
+                self.deliver(rank, first, one);
+                self.deliver(rank, second, other);
             }
         }
         self.next[rank] += 1;
         self.heads[rank] = self.plan.row(rank).get(self.next[rank]).copied();
-        Ok(true)
+        true
     }
 
-    /// Runs a piece, or passes a collective. Returns false if a piece's input has not arrived.
-    fn run_vocabulary(&mut self, rank: usize, action: Action, task: MicrobatchTask) -> Result<bool, PassError> {
-        let (step, microbatches) = (self.next[rank], self.plan.microbatches()[0]);
-        if self.vocabulary.stage_for(task.op()) != Some(task.stage()) || self.plan.placement().routes() > 1 {
-            return Err(PassError::Misplaced { rank, step, action, placed: None });
-        }
-        if task.microbatch() >= microbatches {
-            return Err(PassError::NoSuchMicrobatch { rank, step, action, microbatches });
-        }
-        if !self.has_collective(task) {
-            return Ok(false);
+    /// Runs a piece, or passes a collective. Returns false if it does not fit, or a piece's input has not arrived.
+    fn run_vocabulary(&mut self, rank: usize, action: Action, task: MicrobatchTask) -> bool {
+        let fits = self.vocabulary.stage_for(task.op()) == Some(task.stage())
+            && self.plan.placement().routes() == 1
+            && task.microbatch() < self.plan.microbatches()[0];
+        if !fits || !self.has_collective(task) {
+            return false;
         }
         self.rows[rank].push(action);
         if task.op().is_rank_collective() {
@@ -189,7 +186,7 @@ impl<'a> Lowering<'a> {
                 (0..self.next.len()).for_each(|rank| self.awake[rank / 64] |= 1 << (rank % 64));
             }
         }
-        Ok(true)
+        true
     }
 
     /// Returns true if all ranks have passed the collective that a task uses, or if it uses none.
@@ -199,40 +196,27 @@ impl<'a> Lowering<'a> {
         self.collectives[self.vocabulary.number(collective)] as usize == self.next.len()
     }
 
-    /// The dense number of a stage that must be on this rank.
+    /// The dense number of a stage, if it is on this rank.
     #[inline]
-    fn slot(&self, rank: usize, action: Action, stage: StageId) -> Result<usize, PassError> {
-        let slot = self.edges.find(stage);
-        let placed = slot.map(|slot| self.edges.slots()[slot].rank);
-        match slot {
-            Some(slot) if placed == Some(rank) => Ok(slot),
-            _ => Err(PassError::Misplaced { rank, step: self.next[rank], action, placed }),
-        }
+    fn slot(&self, rank: usize, stage: StageId) -> Option<usize> {
+        self.edges.find(stage).filter(|&slot| self.edges.slots()[slot].rank == rank)
     }
 
-    /// The dense numbers of a task's stage and pair.
+    /// The dense numbers of a task's stage and pair, if it fits and its inputs have arrived.
     #[inline]
-    fn pair(&self, rank: usize, action: Action, task: MicrobatchTask) -> Result<(usize, usize), PassError> {
-        let slot = self.slot(rank, action, task.stage())?;
+    fn ready(&self, rank: usize, task: MicrobatchTask) -> Option<(usize, usize)> {
+        let slot = self.slot(rank, task.stage())?;
         let at = &self.edges.slots()[slot];
-        if task.microbatch() >= at.microbatches {
-            let (step, microbatches) = (self.next[rank], at.microbatches);
-            return Err(PassError::NoSuchMicrobatch { rank, step, action, microbatches });
+        if task.microbatch() >= at.microbatches || !self.has_collective(task) {
+            return None;
         }
-        Ok((slot, at.base + task.microbatch()))
-    }
-
-    #[inline]
-    fn ready(&self, task: MicrobatchTask, (slot, pair): (usize, usize)) -> bool {
-        let at = &self.edges.slots()[slot];
-        if !self.has_collective(task) {
-            return false;
-        }
-        match task.op() {
+        let pair = at.base + task.microbatch();
+        let has_inputs = match task.op() {
             Op::Forward => at.before == Side::End || self.arrived[pair] & INPUT != 0,
             _ if self.plan.begins_backward(task) => at.after == Side::End || self.arrived[pair] & GRADIENT != 0,
             _ => true,
-        }
+        };
+        has_inputs.then_some((slot, pair))
     }
 
     /// Marks a task's value as arrived at the neighbour that uses it, and writes its transfers to other ranks.
@@ -273,35 +257,5 @@ impl<'a> Lowering<'a> {
                 self.rows[edges.slots()[other].rank].push(Task::skip(peer, receive, microbatch, stage.index()).into());
             }
         }
-    }
-
-    fn finish(self) -> Result<Plan, PassError> {
-        let cell = |rank: usize| Some((rank, self.next[rank], self.heads[rank]?));
-        let unfinished: Vec<_> = (0..self.plan.ranks()).filter_map(cell).collect();
-        if unfinished.is_empty() {
-            return Ok(self.plan.with_rows(self.rows));
-        }
-        let stuck = |&(rank, step, action): &(usize, usize, Action)| {
-            let needs = action.tasks().find_map(|task| self.missing(task.of_microbatch()?))?;
-            let needs = self.plan.as_written(needs);
-            let on = match needs.op().is_vocabulary() {
-                true => self.plan.first_without(needs, |rank| self.next[rank])?,
-                false => self.plan.placement().rank_of(needs.stage()),
-            };
-            Some(Waiting { rank, step, action, needs, on })
-        };
-        Err(PassError::stuck(self.plan, unfinished.iter().filter_map(stuck).collect()))
-    }
-
-    /// The task that this one still waits for, if any.
-    fn missing(&self, task: MicrobatchTask) -> Option<Task> {
-        if let Some(collective) = self.vocabulary.awaited(task).filter(|_| !self.has_collective(task)) {
-            return Some(collective.into());
-        }
-        let slot = self.edges.find(task.stage())?;
-        if self.ready(task, (slot, self.edges.slots()[slot].base + task.microbatch())) {
-            return None;
-        }
-        self.plan.input_of(task).map(Task::from)
     }
 }

@@ -31,7 +31,7 @@ impl Plan {
     ///
     /// # Errors
     /// Returns [`PassError::TooFewActive`] if a cell needs more stages than the bound allows (a fused cell needs
-    /// two, any other cell one), and [`PassError::Misplaced`] if a cell's stage is not in the placement.
+    /// two, any other cell one), and [`PassError::Check`] if a cell's stage is not in the placement.
     ///
     /// ```
     /// use burn_pipeline_plan::plan::Plan;
@@ -45,13 +45,15 @@ impl Plan {
             return Ok(self.clone());
         }
         let edges = Edges::new(self);
-        let mut window = Window { edges: &edges, max_active, uses: vec![0; edges.slots().len()], stages: 0, tasks: 0 };
+        let uses = vec![0; edges.slots().len()];
+        let mut window = Window { plan: self, edges: &edges, max_active, uses, stages: 0, tasks: 0 };
         let rows = (0..self.ranks()).map(|rank| window.row(rank, self.row(rank))).collect::<Result<_, _>>()?;
         Ok(self.with_rows(rows))
     }
 }
 
 struct Window<'a> {
+    plan: &'a Plan,
     edges: &'a Edges,
     max_active: usize,
     /// The number of uses of each stage within the window.
@@ -79,8 +81,7 @@ impl Window<'_> {
             self.refuse_narrow(rank, step, action)?;
             while self.stages < self.max_active || self.tasks < own {
                 let Some(task) = ahead.next() else { break };
-                let slot = self.edges.find(task.stage());
-                let slot = slot.ok_or(PassError::Misplaced { rank, step, action, placed: None })?;
+                let slot = self.edges.find(task.stage()).ok_or_else(|| PassError::refusal(self.plan))?;
                 if self.enter(slot) {
                     // A stage that has just left and comes back is not released in between.
                     match gone.iter().position(|&stage| stage == task.stage()) {

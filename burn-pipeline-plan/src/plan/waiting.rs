@@ -1,4 +1,4 @@
-//! Descriptions of blocked ranks, shared by the errors of checks, passes and simulations.
+//! Descriptions of blocked ranks, shared by the errors of checks and simulations.
 
 use super::action::Action;
 use super::task::Task;

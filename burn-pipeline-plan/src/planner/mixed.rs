@@ -129,7 +129,7 @@ impl Loads {
             ranks: request.ranks,
             layers: workload.layers.len(),
             seconds: sums(&Layer::seconds),
-            bytes: sums(&|layer| layer.parameter_bytes() as f64 * request.state_factor),
+            bytes: held.iter().map(|layers| layers.state(request.state_factor)).collect(),
             cap: request.cap.unwrap_or(f64::INFINITY),
             sizes,
         })

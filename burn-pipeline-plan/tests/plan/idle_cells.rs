@@ -3,7 +3,7 @@
 use crate::any_schedule::plans;
 use crate::golden_text as golden;
 use burn_pipeline_plan::pass::PassError;
-use burn_pipeline_plan::plan::{Op, Plan, StageId, Task};
+use burn_pipeline_plan::plan::{CheckError, Op, Plan, StageId, Task};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use std::collections::BTreeMap;
 
@@ -90,6 +90,7 @@ fn pytorchs_own_orders_are_padded_no_longer_and_those_that_break_there_are_mende
 fn what_cannot_be_locked_to_steps_is_refused() {
     let of = |csv: &str| Plan::from_csv("mine", csv).unwrap().with_idle();
     let error = of("0F0,0B0,0F1,0B1\n1F1,1F0,1B1,1B0\n").unwrap_err();
-    assert!(matches!(&error, PassError::Stuck { waiting } if waiting.len() == 2), "{error}");
+    let PassError::Check(fault) = &error else { panic!("{error}") };
+    assert!(matches!(&**fault, CheckError::Deadlock { cycle, .. } if cycle.len() == 2), "{error}");
     assert_eq!(of("0F0,0SEND_F0\n1RECV_F0,1F0\n").unwrap_err(), PassError::Lowered);
 }

@@ -126,46 +126,55 @@ fn check_refuses_what_pytorchs_validator_refuses_and_more() {
     assert_eq!(stricter, STRICTER_CHECK.len());
 }
 
+/// The fault that `check` found in a plan that a pass refused.
+fn fault(error: PassError) -> CheckError {
+    match error {
+        PassError::Check(fault) => *fault,
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn what_cannot_be_lowered_says_which_ranks_are_stuck() {
     let plan = Plan::from_csv("test", "0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n").unwrap();
     let error = plan.with_transfers().unwrap_err();
-    let PassError::Stuck { waiting } = &error else { panic!("{error}") };
-    let reported: Vec<_> =
-        waiting.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
-    assert_eq!(reported, [(0, 1, "0B0".into(), "1B0".into()), (1, 1, "1F1".into(), "0F1".into())]);
     assert!(error.to_string().contains("rank 0 is stuck at step 1 (0B0) and waits for 1B0 on rank 1"), "{error}");
+    let CheckError::Deadlock { cycle, .. } = fault(error) else { panic!("it is no deadlock") };
+    let reported: Vec<_> = cycle.iter().map(|s| (s.rank, s.step, s.action.to_string(), s.needs.to_string())).collect();
+    assert_eq!(reported, [(0, 1, "0B0".into(), "1B0".into()), (1, 1, "1F1".into(), "0F1".into())]);
 }
 
 #[test]
 fn a_task_that_no_rank_runs_is_named() {
     let plan = Plan::from_csv("test", "0F0,0B0,0F1,0B1\n1F0,1B0,1F1\n").unwrap();
     for error in [plan.with_transfers().unwrap_err(), plan.with_idle().unwrap_err()] {
-        let PassError::Missing { waiting } = &error else { panic!("{error}") };
-        assert_eq!((waiting.on, waiting.needs.to_string()), (1, "1B1".into()));
-        assert!(error.to_string().contains("which rank 1 never runs; insert 1B1 there"), "{error}");
+        assert!(error.to_string().starts_with("rank 1 never runs 1B1; insert it"), "{error}");
+        assert!(matches!(fault(error), CheckError::Missing { rank: 1, step: 3, .. }));
     }
     let split = Plan::from_csv("test", "0F0,0I0,0W0\n1F0,1W0\n").unwrap().with_transfers().unwrap_err();
-    assert!(split.to_string().ends_with("insert 1I0 there"), "{split}");
+    assert!(split.to_string().starts_with("rank 1, step 1: 1W0 needs 1I0 earlier in the row"), "{split}");
 }
 
 #[test]
 fn passes_refuse_cells_that_do_not_fit_the_plan() {
     let placement = Placement::free(2, vec![0, 1]).unwrap();
     let with = |rows: &str| Plan::new("test", placement.clone(), vec![1], golden::rows(rows)).unwrap();
-    let error = |rows: &str| with(rows).with_transfers().unwrap_err();
-    assert!(matches!(error("0F0,1F0\n1F0"), PassError::Misplaced { rank: 0, step: 1, placed: Some(1), .. }));
-    assert!(matches!(error("0F0,7F0\n1F0"), PassError::Misplaced { rank: 0, step: 1, placed: None, .. }));
-    assert!(matches!(error("0F0,0F1\n1F0"), PassError::NoSuchMicrobatch { rank: 0, step: 1, microbatches: 1, .. }));
+    let error = |rows: &str| fault(with(rows).with_transfers().unwrap_err());
+    assert!(matches!(error("0F0,1F0\n1F0"), CheckError::WrongRank { rank: 0, step: 1, placed: 1, .. }));
+    assert!(matches!(error("0F0,7F0\n1F0"), CheckError::NoSuchStage { rank: 0, step: 1, .. }));
+    assert!(matches!(error("0F0,7UNSHARD\n1F0"), CheckError::NoSuchStage { rank: 0, step: 1, .. }));
+    assert!(matches!(error("0F0,0F1\n1F0"), CheckError::NoSuchMicrobatch { rank: 0, step: 1, microbatches: 1, .. }));
     let sparse = Plan::from_csv("test", "0F4000000000\n").unwrap();
-    assert!(matches!(sparse.with_transfers(), Err(PassError::Sparse { pairs: 4_000_000_001, cells: 1 })));
+    assert!(fault(sparse.with_transfers().unwrap_err()).to_string().starts_with("rank 0 never runs 0F0"));
+    let padded = with("0F0,,7W0\n1F0").with_idle().unwrap_err();
+    assert!(matches!(fault(padded), CheckError::NoSuchStage { rank: 0, step: 2, .. }));
 
     let unshard = |rows: &str, active| with(rows).with_unshard(active).unwrap_err();
     assert!(matches!(
         unshard("0F0\n1F0", 0),
         PassError::TooFewActive { rank: 0, step: 0, needs: 1, max_active: 0, .. }
     ));
-    assert!(matches!(unshard("7F0\n1F0", 1), PassError::Misplaced { rank: 0, step: 0, placed: None, .. }));
+    assert!(matches!(fault(unshard("7F0\n1F0", 1)), CheckError::NoSuchStage { rank: 0, step: 0, .. }));
     let fused = Plan::from_csv("test", "0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1\n").unwrap();
     let refused = fused.with_unshard(1).unwrap_err();
     assert!(matches!(refused, PassError::TooFewActive { step: 2, needs: 2, max_active: 1, .. }));

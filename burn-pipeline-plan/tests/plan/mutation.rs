@@ -4,7 +4,7 @@
 use crate::any_schedule;
 use crate::brute_force::is_legal;
 use crate::check::{TRANSPORTS, under};
-use burn_pipeline_plan::pass::{Placing, WaitOptions};
+use burn_pipeline_plan::pass::{PassError, Placing, WaitOptions};
 use burn_pipeline_plan::plan::{Action, CheckError, Plan, Task, Transport};
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::test_runner::Config;
@@ -78,7 +78,18 @@ fn agreed(plan: &Plan) -> Result<(), CheckError> {
     if let Err(CheckError::Deadlock { cycle, .. }) = &strictest {
         assert_cycle(plan, cycle);
     }
+    assert_passes(plan, &strictest);
     strictest
+}
+
+/// Passes follow every plan that passes the check, and refuse others with its error.
+fn assert_passes(plan: &Plan, checked: &Result<(), CheckError>) {
+    let passed = [plan.with_transfers(), plan.with_idle(), plan.with_unshard(2)];
+    for error in passed.into_iter().filter_map(Result::err) {
+        let unfit = matches!(error, PassError::Lowered | PassError::Vocabulary { .. });
+        let found = checked.clone().map_err(|fault| PassError::Check(Box::new(fault)));
+        assert!(unfit || found == Err(error.clone()), "{error}\n{}", plan.grid());
+    }
 }
 
 /// Each rank of the cycle is at the step that the error names, and needs a task that the next rank has not reached.

@@ -19,7 +19,7 @@ fn profile(stages: usize, seconds: f64) -> Profile {
 
 fn blocking() -> OverlapOptions {
     let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
-    OverlapOptions { simulate, recount: true, ..OverlapOptions::default() }
+    OverlapOptions { simulate, ..OverlapOptions::default() }
 }
 
 fn run(text: &str, seconds: f64, pass: OverlapPass, options: OverlapOptions) -> Overlapped {
@@ -109,7 +109,7 @@ fn a_wait_sinks_and_its_use_with_it() {
     let after = run(text, 2.0, OverlapPass::SinkWaitsIteratively, blocking());
     assert!(row(&after, 0).contains("0W0 0WAIT_RECV_B1 0I1 0W1"), "{}", row(&after, 0));
     assert!(after.reports[0].makespan_after < after.reports[0].makespan_before);
-    assert!(after.reports[0].recounts > 0 && after.reports[0].recounts == after.reports[0].moves());
+    assert!(after.reports[0].moves() > 0);
     let alone = run(text, 2.0, OverlapPass::SinkWaitsIteratively, OverlapOptions { group: 0, ..blocking() });
     assert_eq!(stopped(&alone, "0RECV_B1"), (0, 0, "data: 0I1".into()));
 }

@@ -1,4 +1,5 @@
-//! Properties of every overlap pass over random schedules, sizes, costs, waits and budgets.
+//! Properties of every overlap pass over random schedules, sizes, costs, waits and budgets. With debug assertions, the
+//! iterative passes also compare the memory that they updated swap by swap with a recount of each row.
 
 use crate::brute_force::{is_legal, one_order};
 use crate::simulate_properties::{priced, transport};
@@ -50,7 +51,6 @@ pub(crate) fn options() -> impl Strategy<Value = OverlapOptions> {
             group,
             margin,
             estimates,
-            recount: true,
         },
     )
 }
@@ -109,9 +109,6 @@ proptest! {
         let after = plan.run_passes(&profile, &[OverlapPass::ALL[pass]], &options).unwrap();
         sound(&plan, &profile, &options, &after)?;
         prop_assert_eq!(sorted(&after.plan), sorted(&plan));
-        // If memory is updated swap by swap, each update was compared with a recount.
-        let iterative = matches!(OverlapPass::ALL[pass], OverlapPass::SinkWaitsIteratively | OverlapPass::ReorderCommunication);
-        prop_assert_eq!(after.reports[0].recounts, if iterative { after.reports[0].moves() } else { 0 });
         prop_assert_eq!(&plan.run_passes(&profile, &[OverlapPass::ALL[pass]], &options).unwrap(), &after);
     }
 

@@ -1,6 +1,8 @@
 //! Models whose first layers do not train: the planner gives them fewer ranks, and their stages no backward.
 
-use burn_pipeline_plan::cost::{Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile};
+use burn_pipeline_plan::cost::{
+    Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile, ProfileError,
+};
 use burn_pipeline_plan::plan::{Placement, PlacementKind};
 use burn_pipeline_plan::planner::{Cut, Recompute, Request, Workload, best_plan};
 use burn_pipeline_plan::schedule::{Size, by_name};
@@ -78,6 +80,9 @@ fn layers_and_profiles_that_do_not_train_say_so_in_json() {
     assert_eq!(Profile::median(&[profile.clone(), profile.clone()]).unwrap(), profile);
     assert_eq!(layers().scaled(2.0, 0.0).unwrap().first_trained(), FROZEN);
     assert!(matches!(layers().train_from(LAYERS), Err(PartitionError::FirstTrained { first: 16, layers: 16 })));
+    // The costs of backwards before the first layer that trains are gone.
+    assert!(matches!(layers().train_from(FROZEN - 1), Err(PartitionError::FirstTrained { .. })));
+    assert!(matches!(profile.train_from(1), Err(ProfileError::FirstTrained { first: 1, stages: 4 })));
     assert!(matches!(layers().vocabulary_parallel(4), Err(PartitionError::Vocabulary)));
 }
 

@@ -63,9 +63,6 @@ pub(crate) struct OverlapArguments {
     /// Do not use time estimates: move as far as order, data, memory and reach allow.
     #[arg(long)]
     no_estimates: bool,
-    /// Recount memory after every swap and compare. This checks the passes themselves, and is slow for long plans.
-    #[arg(long)]
-    recount: bool,
 }
 
 impl OverlapArguments {
@@ -78,7 +75,6 @@ impl OverlapArguments {
             group: self.group,
             margin: self.margin,
             estimates: !self.no_estimates,
-            recount: self.recount,
         }
     }
 }

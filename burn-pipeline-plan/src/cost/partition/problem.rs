@@ -64,11 +64,7 @@ impl Problem {
         let factor = options.cap.map_or(0.0, |_| options.state_factor);
         Self {
             weight: layers.sums(|_, layer| options.measure.of(layer)),
-            // Layers that do not train have neither gradients nor optimizer state.
-            state: layers.sums(|index, layer| {
-                let factor = if index < layers.first_trained() { factor.min(1.0) } else { factor };
-                layer.parameter_bytes() as f64 * factor
-            }),
+            state: layers.state(factor),
             activations: layers.sums(|_, layer| layer.activation_bytes),
             cap: options.cap,
             held: options.held.clone(),

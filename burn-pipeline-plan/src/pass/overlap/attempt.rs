@@ -23,7 +23,6 @@ use std::collections::HashMap;
 pub(super) struct Attempt {
     pub(super) rows: Vec<Vec<Action>>,
     pub(super) table: Vec<StartReport>,
-    pub(super) recounts: usize,
     /// The number of cells, edges and neighbours visited: a machine-independent measure of time.
     pub(super) work: usize,
 }
@@ -61,25 +60,20 @@ impl PassInput {
     }
 
     /// Applies the pass, rank by rank; greedy passes within `reach`.
-    pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Result<Attempt, PassError> {
+    pub(super) fn attempt(&self, judge: &Judge<'_>, pass: OverlapPass, reach: usize) -> Attempt {
         let mut attempt = Attempt::default();
         for (rank, (cells, needs)) in self.rows.iter().zip(&self.needs).enumerate() {
-            let Outcome { order, moved, recounts, work } = match pass {
+            let Outcome { order, moved, work } = match pass {
                 OverlapPass::OrderCommunication => placed(cells, needs, greedy::Aim::default()),
-                OverlapPass::SinkWaitsIteratively => {
-                    iterative::sink_waits(rank, cells, judge.most[rank], &judge.options)?
-                }
-                OverlapPass::ReorderCommunication => {
-                    iterative::raise_starts(rank, cells, judge.most[rank], &judge.options)?
-                }
+                OverlapPass::SinkWaitsIteratively => iterative::sink_waits(cells, judge.most[rank], &judge.options),
+                OverlapPass::ReorderCommunication => iterative::raise_starts(cells, judge.most[rank], &judge.options),
                 _ => placed(cells, &[needs.as_slice(), &graph::reach(cells, reach)].concat(), aim(pass)),
             };
-            attempt.recounts += recounts;
             attempt.work += work;
             attempt.table.extend(table(rank, cells, &order, moved));
             attempt.rows.push(order.iter().map(|&cell| cells[cell as usize].action).collect());
         }
-        Ok(attempt)
+        attempt
     }
 }
 
@@ -96,7 +90,7 @@ fn aim(pass: OverlapPass) -> greedy::Aim {
 /// Places all cells of a row at once.
 fn placed(cells: &[Cell], needs: &[(u32, u32)], aim: greedy::Aim) -> Outcome {
     let order = greedy::schedule(cells, &Graph::new(cells.len(), needs), aim);
-    Outcome { order, moved: None, recounts: 0, work: cells.len() + needs.len() }
+    Outcome { order, moved: None, work: cells.len() + needs.len() }
 }
 
 /// One report for each start that has its own wait.

@@ -18,11 +18,10 @@
 
 use super::cell::{Cell, NONE, Role, bytes};
 use super::estimate::{OverlapEstimate, of_starts, of_waits};
-use super::memory::Order;
+use super::memory::{Order, recount};
 use super::options::OverlapOptions;
 use super::report::{Limit, Movement};
 use super::rules::{are_tied, may_swap};
-use crate::pass::error::PassError;
 use std::collections::HashMap;
 
 /// The number of swaps allowed per computation that may be passed, to allow for its sends, receives and waits.
@@ -33,33 +32,22 @@ pub(super) struct Outcome {
     pub(super) order: Vec<u32>,
     /// How each start, or its wait, moved; `None` if all cells were placed at once.
     pub(super) moved: Option<HashMap<u32, Movement>>,
-    pub(super) recounts: usize,
     /// The number of cells, and of edges or comparisons of a neighbour with a cell of a group.
     pub(super) work: usize,
 }
 
 /// Raises every start of a row. `most` is the memory that the row may hold.
-pub(super) fn raise_starts(
-    rank: usize,
-    cells: &[Cell],
-    most: i64,
-    options: &OverlapOptions,
-) -> Result<Outcome, PassError> {
+pub(super) fn raise_starts(cells: &[Cell], most: i64, options: &OverlapOptions) -> Outcome {
     let order: Vec<u32> = (0..cells.len() as u32).collect();
-    let mut mover = Mover::new(rank, cells, most, options, of_starts(cells, &order));
+    let mut mover = Mover::new(cells, most, options, of_starts(cells, &order));
     for &start in order.iter().filter(|&&cell| cells[cell as usize].role == Role::Start) {
-        mover.shift(start, start, Way::Up)?;
+        mover.shift(start, start, Way::Up);
     }
-    Ok(mover.finish())
+    mover.finish()
 }
 
 /// Sinks every wait of a row. `most` is the memory that the row may hold.
-pub(super) fn sink_waits(
-    rank: usize,
-    cells: &[Cell],
-    most: i64,
-    options: &OverlapOptions,
-) -> Result<Outcome, PassError> {
+pub(super) fn sink_waits(cells: &[Cell], most: i64, options: &OverlapOptions) -> Outcome {
     let order: Vec<u32> = (0..cells.len() as u32).collect();
     // Estimates are stored with the start, whichever end moves.
     let mut estimates = of_starts(cells, &order);
@@ -69,11 +57,11 @@ pub(super) fn sink_waits(
             estimates[start as usize] = estimate;
         }
     }
-    let mut mover = Mover::new(rank, cells, most, options, estimates);
+    let mut mover = Mover::new(cells, most, options, estimates);
     for &wait in order.iter().rev().filter(|&&cell| cells[cell as usize].role == Role::Wait) {
-        mover.shift(wait, cells[wait as usize].partner, Way::Down)?;
+        mover.shift(wait, cells[wait as usize].partner, Way::Down);
     }
-    Ok(mover.finish())
+    mover.finish()
 }
 
 /// Where a group of cells moves: before its neighbour, or after it.
@@ -84,7 +72,6 @@ enum Way {
 }
 
 struct Mover<'a> {
-    rank: usize,
     options: &'a OverlapOptions,
     order: Order<'a>,
     /// The most memory that the row may hold.
@@ -93,25 +80,19 @@ struct Mover<'a> {
     /// The cells that move together, in order.
     group: Vec<u32>,
     moved: HashMap<u32, Movement>,
-    recounts: usize,
     looked: usize,
 }
 
 impl<'a> Mover<'a> {
-    fn new(
-        rank: usize,
-        cells: &'a [Cell],
-        most: i64,
-        options: &'a OverlapOptions,
-        estimates: Vec<OverlapEstimate>,
-    ) -> Self {
+    fn new(cells: &'a [Cell], most: i64, options: &'a OverlapOptions, estimates: Vec<OverlapEstimate>) -> Self {
         let (order, group, moved) = (Order::new(cells), Vec::new(), HashMap::new());
-        Self { rank, options, order, most, estimates, group, moved, recounts: 0, looked: 0 }
+        Self { options, order, most, estimates, group, moved, looked: 0 }
     }
 
     fn finish(self) -> Outcome {
         let order: Vec<u32> = self.order.iter().collect();
-        Outcome { work: order.len() + self.looked, order, moved: Some(self.moved), recounts: self.recounts }
+        debug_assert_eq!(self.order.levels, recount(self.order.cells, order.iter().copied()));
+        Outcome { work: order.len() + self.looked, order, moved: Some(self.moved) }
     }
 
     fn cell(&self, cell: u32) -> &'a Cell {
@@ -145,7 +126,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Moves a start up, or its wait down, as far as possible. `start` is [`NONE`] for a wait without one.
-    fn shift(&mut self, moving: u32, start: u32, way: Way) -> Result<(), PassError> {
+    fn shift(&mut self, moving: u32, start: u32, way: Way) {
         let mut moved = Movement::default();
         let mut passed = 0;
         self.group = vec![moving];
@@ -177,12 +158,10 @@ impl<'a> Mover<'a> {
             if let Some(limit) = self.pass(start, candidate, way) {
                 break limit;
             }
-            self.recount(candidate)?;
             passed += usize::from(cell.role == Role::Compute);
             moved.moves += 1;
         };
         self.moved.insert(start, moved);
-        Ok(())
     }
 
     /// Swaps the group with its neighbour, or returns the reason why not.
@@ -247,17 +226,5 @@ impl<'a> Mover<'a> {
         let estimate = self.estimates[start as usize];
         let more = OverlapEstimate { computation: estimate.computation + seconds, ..estimate };
         estimate.exposed() - more.exposed()
-    }
-
-    /// Compares the levels with a recount, if the options request it.
-    fn recount(&mut self, cell: u32) -> Result<(), PassError> {
-        if !self.options.recount {
-            return Ok(());
-        }
-        self.recounts += 1;
-        if self.order.recounts() {
-            return Ok(());
-        }
-        Err(PassError::Recount { rank: self.rank, action: self.cell(cell).action })
     }
 }

@@ -1,8 +1,7 @@
 //! A running count of memory along a row while cells are swapped.
 //!
-//! Guarantees: after any number of [`swap`](Order::swap)s the levels equal those of a recount along the new order
-//! ([`Order::recounts`] compares them; see [`OverlapOptions::recount`](super::OverlapOptions)). A swap of two runs of
-//! cells takes time only in the runs.
+//! Guarantees: after any number of [`swap`](Order::swap)s the levels equal those of a [`recount`] along the new order.
+//! A swap of two runs of cells takes time only in the runs.
 //!
 //! ```text
 //! before   .. [first] [second] ..     after   .. [second] [first] ..
@@ -65,11 +64,6 @@ impl<'a> Order<'a> {
         std::iter::successors((self.head != NONE).then_some(self.head), |&cell| {
             Some(self.next[cell as usize]).filter(|&next| next != NONE)
         })
-    }
-
-    /// Returns true if the levels equal those of a recount.
-    pub(super) fn recounts(&self) -> bool {
-        self.levels == recount(self.cells, self.iter())
     }
 
     /// The peak of two neighbouring runs of cells, if they were swapped.

@@ -56,8 +56,6 @@ pub struct OverlapOptions {
     /// If true, passes use time estimates. If false, only order, data and memory limit the moves: see
     /// [`overlap`](super). For profiles with bytes only, or without costs.
     pub estimates: bool,
-    /// If true, memory is recounted after every swap and compared: a debugging aid, quadratic in the plan.
-    pub recount: bool,
 }
 
 impl Default for OverlapOptions {
@@ -65,6 +63,6 @@ impl Default for OverlapOptions {
     fn default() -> Self {
         let simulate = SimulateOptions::default();
         let (extra_bytes, extra_share, margin) = (0.0, 0.0, 0.0);
-        Self { simulate, extra_bytes, extra_share, reach: 8, group: 4, margin, estimates: true, recount: false }
+        Self { simulate, extra_bytes, extra_share, reach: 8, group: 4, margin, estimates: true }
     }
 }

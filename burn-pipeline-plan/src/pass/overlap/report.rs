@@ -122,8 +122,6 @@ pub struct PassReport {
     pub peak_after: f64,
     /// Why the plan was left unchanged, if it was: the result is slower, or holds more than the budget allows.
     pub kept: Option<String>,
-    /// The number of moves after which memory was recounted and compared.
-    pub recounts: usize,
     /// The cells, edges and neighbours visited, plus the actions checked and simulated, over all attempts: a
     /// machine-independent measure of time.
     pub work: usize,

@@ -22,13 +22,13 @@ impl Judge<'_> {
         let prepared = PassInput::new(self, pass)?;
         let mut reach = self.options.reach;
         let before = self.plan.clone();
-        let mut report = self.run_within(&prepared, pass, reach, ROUNDING)?;
+        let mut report = self.run_within(&prepared, pass, reach, ROUNDING);
         reach = reach.min(LONGEST);
         // If the attempt was accepted and changed nothing, nothing can move within any reach.
         let again = pass.is_greedy() && (report.kept.is_some() || self.plan != before);
         while again && self.step.makespan >= makespan_before && reach > 0 {
             reach /= SHORTER;
-            let next = self.run_within(&prepared, pass, reach, -ROUNDING)?;
+            let next = self.run_within(&prepared, pass, reach, -ROUNDING);
             let work = report.work + next.work;
             report = PassReport { work, ..if next.makespan_after < next.makespan_before { next } else { report } };
         }
@@ -37,17 +37,11 @@ impl Judge<'_> {
         Ok(report)
     }
 
-    fn run_within(
-        &mut self,
-        prepared: &PassInput,
-        pass: OverlapPass,
-        reach: usize,
-        room: f64,
-    ) -> Result<PassReport, PassError> {
-        let attempt = prepared.attempt(self, pass, reach)?;
+    fn run_within(&mut self, prepared: &PassInput, pass: OverlapPass, reach: usize, room: f64) -> PassReport {
+        let attempt = prepared.attempt(self, pass, reach);
         let (makespan_before, peak_before, judged) = (self.step.makespan, self.step.peak_bytes(), self.judged);
         let kept = self.admit(self.plan.with_rows(attempt.rows), room).err();
-        Ok(PassReport {
+        PassReport {
             pass: pass.name(),
             reach,
             starts: attempt.table,
@@ -56,8 +50,7 @@ impl Judge<'_> {
             peak_before,
             peak_after: self.step.peak_bytes(),
             kept,
-            recounts: attempt.recounts,
             work: attempt.work + self.judged - judged,
-        })
+        }
     }
 }

@@ -169,14 +169,11 @@ fn overlap_prints_a_table_a_pass_and_writes_the_plan() {
     print(&format!("overlap {size} --no-estimates --out {plan}"));
     assert_ne!(written(), whole);
     print(&format!("check {plan}"));
-    // As JSON with every start, and with memory recounted at each move.
-    let report = json(&print(&format!("overlap {size} --json --recount")));
-    for pass in report["passes"].as_array().unwrap() {
-        let starts = pass["starts"].as_array().unwrap();
-        let moves: u64 = starts.iter().map(|start| start["moves"].as_u64().unwrap()).sum();
-        let iterative = pass["pass"] != "reorder-compute";
-        assert_eq!(pass["recounts"], if iterative { moves } else { 0 }, "{pass}");
-    }
+    // As JSON, with every start of every pass: a line of the table each.
+    let report = json(&print(&format!("overlap {size} --json")));
+    let starts = report["passes"].as_array().unwrap().iter().flat_map(|pass| pass["starts"].as_array().unwrap());
+    let lines = table.lines().filter(|line| line.contains("SEND_") || line.contains("RECV_"));
+    assert_eq!(starts.count(), lines.count());
     assert!((report["makespan"][1].as_f64().unwrap() - times[1]).abs() < 1e-4, "{report}");
     // Two more bytes are half of the peak of 4.
     let share = size.replace("--extra-bytes 2", "--extra-share 0.5");
