@@ -6,15 +6,13 @@ use crate::progress::{self, Command, Leave};
 use crate::traffic::REPORT_TIMEOUT;
 use burn::tensor::Device;
 use burn_pipeline::link::Link;
-use burn_pipeline::link::kit::LONGEST_TIMEOUT;
+use burn_pipeline::link::kit::{LONGEST_TIMEOUT, ended_within};
 use mpi::Threading;
 use parking_lot::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The pause between two checks whether the progress thread has ended.
-const PAUSE: Duration = Duration::from_millis(1);
 /// The longest that `MPI_Abort` may take to end this process.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -124,16 +122,9 @@ impl Drop for Mpi {
     fn drop(&mut self) {
         // This fails if the thread has ended.
         let _ = self.commands.send(Command::Leave(Leave { within: self.timeout, abort: None }));
-        let (since, most) = (Instant::now(), self.timeout + REPORT_TIMEOUT + MARGIN);
-        while !self.thread.is_finished() {
-            if since.elapsed() >= most {
-                tracing::warn!(
-                    rank = self.rank,
-                    "MPI waits for a rank that is gone: this process ends without finalising it"
-                );
-                return;
-            }
-            std::thread::sleep(PAUSE);
+        if !ended_within(&self.thread, self.timeout + REPORT_TIMEOUT + MARGIN) {
+            let rank = self.rank;
+            tracing::warn!(rank, "MPI waits for a rank that is gone: this process ends without finalising it");
         }
     }
 }

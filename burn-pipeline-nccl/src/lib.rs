@@ -2,13 +2,13 @@
 //! process.
 //!
 //! The link, `NcclLink`, needs the feature `cuda`. Without it the crate builds and tests only the parts that need
-//! no CUDA: who launches a transfer first, how long a link waits, and how it ends.
+//! no CUDA: who launches a transfer first, and how long a link waits.
 //!
 //! Guarantees: tensors go from GPU to GPU, in queues of their own, while ranks compute; a send never blocks the sending
 //! rank; messages from one rank to another keep their order; ranks never wait for each other in a cycle, whatever
 //! is sent (`host/turns.rs`, with a proof); every wait ends at its deadline, including the link's own waits and its
-//! drop (`host/timeout.rs`, `host/ending.rs`); memory that the GPU may still use is never freed (`host/flights.rs`); a
-//! rank that fails or is lost makes all others abort and return an error that names it.
+//! drop (`host/timeout.rs`, `cuda/progress.rs`); memory that the GPU may still use is never freed
+//! (`host/flights.rs`); a rank that fails or is lost makes all others abort and return an error that names it.
 //!
 //! 1. The ranks connect over TCP, at `MASTER_ADDR` and `MASTER_PORT` (`NcclLink::connect`), or over a link that
 //!    they already have, such as MPI's (`NcclLink::by_link`). The connections stay: they carry frames, gathers,
@@ -49,9 +49,9 @@
 //! order with this link's. Do not run a Burn capture (`capture()`) while `Ordering::Device` is used.
 //!
 //! Reading order: in `cuda`, `link.rs` (the rank's own thread), `progress.rs`, `exchange.rs`, `collect.rs`, `flight.rs`
-//! and `connect.rs` (the thread that calls NCCL); in `host`, `turns.rs` (who launches when), `timeout.rs`, `ending.rs`
-//! and `flights.rs` (timeouts and the end); then in `cuda` `order.rs` and `tensors.rs` (CubeCL's queues and
-//! memory), `queue.rs`, `communicator.rs` and `gpu.rs` (NCCL and the driver).
+//! and `connect.rs` (the thread that calls NCCL); in `host`, `turns.rs` (who launches when), `timeout.rs` and
+//! `flights.rs` (how long it waits, and what it keeps); then in `cuda` `order.rs` and `tensors.rs` (CubeCL's queues
+//! and memory), `queue.rs`, `communicator.rs` and `gpu.rs` (NCCL and the driver).
 
 #[cfg(feature = "cuda")]
 mod cuda;

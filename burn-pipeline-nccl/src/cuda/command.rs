@@ -22,17 +22,16 @@ pub(crate) enum Command {
     Note { from: usize, note: Vec<u8> },
     /// Answer when every message of this rank so far is launched.
     WhenLaunched { done: Answer<()> },
-    /// Make communicators for groups, in this order. All ranks are ready for it.
-    FormSets { sets: Vec<Vec<usize>>, deadline: Instant, done: Answer<()> },
-    /// Make one communicator for each group of ranks with the same colour. All ranks are ready for it.
-    FormOwn { color: Option<u16>, deadline: Instant, done: Answer<()> },
+    /// Make communicators by one split for each number, in this order: each of the ranks that pass the same colour. All
+    /// ranks are ready for it.
+    Form { splits: Vec<(u32, Option<u16>)>, deadline: Instant, done: Answer<()> },
     /// Take part in a collective of a group.
     Collect(Collect),
     /// The link is dropped.
     Close,
 }
 
-/// The number of this rank's tensor-parallel group, which is none of those of [`Command::FormSets`].
+/// The number of this rank's tensor-parallel group, which no set of ranks has.
 pub(crate) const OWN: u32 = u32::MAX;
 
 /// A rank's part in a collective of a group.

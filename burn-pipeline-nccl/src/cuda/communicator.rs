@@ -22,6 +22,9 @@ const NO_COLOR: c_int = -1;
 /// The time between two polls.
 const PAUSE: Duration = Duration::from_micros(20);
 
+/// Returns why a wait must end, if it must.
+type Stop<'a> = &'a dyn Fn() -> Option<String>;
+
 /// The id with which ranks form a communicator: rank 0 makes it, and all ranks get it.
 pub(crate) type Id = [u8; 128];
 
@@ -64,7 +67,7 @@ impl Communicator {
         rank: usize,
         ranks: usize,
         deadline: Instant,
-        stop: &dyn Fn() -> Option<String>,
+        stop: Stop<'_>,
     ) -> Result<Self, NcclError> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut handle = null_mut();
@@ -93,7 +96,7 @@ impl Communicator {
         color: Option<u16>,
         key: usize,
         deadline: Instant,
-        stop: &dyn Fn() -> Option<String>,
+        stop: Stop<'_>,
     ) -> Result<Option<Self>, NcclError> {
         let what = "making the communicator of a group";
         let color = color.map_or(NO_COLOR, c_int::from);
@@ -246,13 +249,19 @@ impl Communicator {
     }
 
     /// Polls until the last call has done its work on the host.
-    pub(crate) fn settle(
+    pub(crate) fn settle(&self, what: &'static str, deadline: Instant, stop: Stop<'_>) -> Result<(), NcclError> {
+        self.settle_until(what, deadline, stop, || Ok(true))
+    }
+
+    /// Polls until the last call has done its work on the host, and `done` returns true.
+    pub(crate) fn settle_until(
         &self,
         what: &'static str,
         deadline: Instant,
-        stop: &dyn Fn() -> Option<String>,
+        stop: Stop<'_>,
+        done: impl Fn() -> Result<bool, NcclError>,
     ) -> Result<(), NcclError> {
-        while !self.is_settled(what)? {
+        while !(self.is_settled(what)? && done()?) {
             if let Some(reason) = stop() {
                 return Err(NcclError::Stopped { what, reason });
             }
@@ -272,7 +281,7 @@ impl Communicator {
 
     /// Ends the communicator after [`Communicator::finalize`]. If the other ranks do not do so before the deadline,
     /// or `stop` returns a reason, it is aborted.
-    pub(crate) fn close(self, deadline: Instant, stop: &dyn Fn() -> Option<String>) {
+    pub(crate) fn close(self, deadline: Instant, stop: Stop<'_>) {
         if self.settle("closing a communicator", deadline, stop).is_ok() {
             // SAFETY: it is finalised, nothing uses it any more, and it is not dropped as well.
             let _ = unsafe { sys::ncclCommDestroy(self.handle) };

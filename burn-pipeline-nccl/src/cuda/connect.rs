@@ -12,12 +12,12 @@
 
 use super::command::Answer;
 use super::communicator::{self, Communicator, Id, Way};
-use super::error::{NcclError, PeerError, with};
+use super::error::{NcclError, PeerError, stop_reason, with};
 use super::gpu::Event;
 use super::progress::{Progress, SHORT_PAUSE};
 use super::queue::Queue;
 use crate::host::turns::{Lane, Note};
-use burn_pipeline::link::{LinkError, Monitor};
+use burn_pipeline::link::LinkError;
 use std::time::Instant;
 
 /// The name of the first transfers, for errors.
@@ -36,7 +36,7 @@ impl Progress {
         }
         while !self.queues.values().all(|queue| queue.flights.is_empty()) {
             self.poll()?;
-            if let Some(reason) = self.stopped() {
+            if let Some(reason) = stop_reason(&self.mesh) {
                 return Err(with(peer)(NcclError::Stopped { what: FIRST, reason }));
             }
             std::thread::sleep(SHORT_PAUSE);
@@ -56,7 +56,7 @@ impl Progress {
     /// Joins the communicator of two ranks as the rank `place`.
     fn join(&mut self, lane: Lane, id: &Id, place: usize) -> Result<(), NcclError> {
         let (deadline, mesh) = (Instant::now() + self.timeout.get(), self.mesh.clone());
-        let stop = || mesh.failure().map(|failure| failure.message);
+        let stop = || stop_reason(&mesh);
         let queue = self.queue(Communicator::join(id, place, 2, deadline, &stop)?)?;
         // Whatever fails below, `give_up` empties this queue before it frees memory.
         let queue = &*self.queues.entry(lane).or_insert(queue);
@@ -67,49 +67,22 @@ impl Progress {
         unsafe { queue.communicator.exchange(&queue.stream, &[(way, self.greeting.area())]) }?;
         queue.communicator.settle(FIRST, deadline, &stop)?;
         event.record(&queue.stream)?;
-        while !event.is_complete()? {
-            queue.communicator.settle(FIRST, deadline, &stop)?;
-            if let Some(reason) = stop() {
-                return Err(NcclError::Stopped { what: FIRST, reason });
-            }
-            if Instant::now() >= deadline {
-                return Err(NcclError::Timeout { what: FIRST });
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
+        queue.communicator.settle_until(FIRST, deadline, &stop, || event.is_complete())
     }
 
     fn queue(&self, communicator: Communicator) -> Result<Queue, NcclError> {
         Queue::new(communicator, &self.order.gpu, self.high_priority)
     }
 
-    /// Makes the communicators of groups, in this order. All ranks must call it.
-    pub(super) fn form_sets(
+    /// Makes the communicators of sets by these splits, and answers. All ranks must call it.
+    pub(super) fn form(
         &mut self,
-        sets: &[Vec<usize>],
+        splits: Vec<(u32, Option<u16>)>,
         deadline: Instant,
         done: Answer<()>,
     ) -> Result<(), PeerError> {
-        let me = self.mesh.mailbox.rank;
-        let color = |group: &Vec<usize>| group.contains(&me).then_some(0);
-        let mut numbered = (0..).zip(sets);
-        let formed = numbered.try_for_each(|(number, group)| self.form(number, color(group), deadline));
-        self.formed(formed, done)
-    }
-
-    /// Makes a set's communicator, of the ranks with this colour.
-    pub(super) fn form(&mut self, number: u32, color: Option<u16>, deadline: Instant) -> Result<(), NcclError> {
-        let stop = || self.stopped();
-        if let Some(communicator) = self.world.split(color, self.mesh.mailbox.rank, deadline, &stop)? {
-            self.queues.insert(Lane::Set(number), self.queue(communicator)?);
-        }
-        Ok(())
-    }
-
-    /// Answers that communicators were made, or why not.
-    pub(super) fn formed(&self, formed: Result<(), NcclError>, done: Answer<()>) -> Result<(), PeerError> {
         let rank = self.mesh.mailbox.rank;
+        let formed = splits.into_iter().try_for_each(|(number, color)| self.split(number, color, deadline));
         let closed = |error: &NcclError| LinkError::Closed { rank, message: error.to_string() };
         // This fails if the caller has given up.
         let _ = done.send(formed.as_ref().map(|()| ((), None)).map_err(closed));
@@ -117,8 +90,12 @@ impl Progress {
         formed.map_err(with(rank))
     }
 
-    /// Why waits must end, if another rank has failed.
-    pub(super) fn stopped(&self) -> Option<String> {
-        self.mesh.failure().map(|failure| failure.message)
+    /// Makes a set's communicator, of the ranks with this colour.
+    fn split(&mut self, number: u32, color: Option<u16>, deadline: Instant) -> Result<(), NcclError> {
+        let stop = || stop_reason(&self.mesh);
+        if let Some(communicator) = self.world.split(color, self.mesh.mailbox.rank, deadline, &stop)? {
+            self.queues.insert(Lane::Set(number), self.queue(communicator)?);
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! The errors of links over NCCL.
 
 use burn::tensor::DType;
-use burn_pipeline::link::{LinkError, TcpError};
+use burn_pipeline::link::kit::Mesh;
+use burn_pipeline::link::{LinkError, Monitor, TcpError};
 
 /// The errors of links over NCCL.
 #[derive(Clone, PartialEq, thiserror::Error)]
@@ -67,4 +68,9 @@ pub(crate) struct PeerError {
 /// Adds the peer to an error.
 pub(crate) fn with(peer: usize) -> impl Fn(NcclError) -> PeerError {
     move |error| PeerError { peer, error }
+}
+
+/// Why waits must end, if a rank has failed.
+pub(super) fn stop_reason(mesh: &Mesh) -> Option<String> {
+    mesh.failure().map(|failure| failure.message)
 }

@@ -3,7 +3,7 @@
 //! Guarantees: the memory of a launch is kept until the event after it has completed, whatever fails; no launch is
 //! in flight longer than the pipeline's timeout without an error.
 
-use super::error::{NcclError, PeerError, with};
+use super::error::{NcclError, PeerError, stop_reason, with};
 use super::gpu::Event;
 use super::inbox::Content;
 use super::launch::{Announcement, Flight, Landing};
@@ -11,7 +11,6 @@ use super::progress::Progress;
 use super::queue::Queue;
 use super::tensors::Pinned;
 use crate::host::turns::Lane;
-use burn_pipeline::link::Monitor;
 use burn_pipeline::link::kit::Mesh;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,7 +88,7 @@ fn settle(
     mut tell: Option<Announcement>,
 ) -> Result<(), NcclError> {
     let (what, now) = ("queuing a group of transfers", Instant::now());
-    let stop = || mesh.failure().map(|failure| failure.message);
+    let stop = || stop_reason(mesh);
     let mut settled = queue.communicator.settle(what, now + CONNECTS, &stop);
     if matches!(settled, Err(NcclError::Timeout { .. })) {
         if let Some(tell) = tell.take_if(|_| matches!(lane, Lane::Set(_))) {

@@ -10,15 +10,16 @@ use super::order::{Order, Ordering};
 use super::progress::CLOSE_TIMEOUT;
 use super::start::Start;
 use super::tensors::{cuda_device, from_cube, into_cube, is_on};
-use crate::host::ending::Ending;
 use crate::host::timeout::Timeout;
 use burn::tensor::Device;
-use burn_pipeline::link::kit::{Connections, Endpoint, Frame, LONGEST_TIMEOUT, Mailbox, Mesh, Packed, Received};
+use burn_pipeline::link::kit::{Connections, Endpoint, Frame, Mailbox, Mesh, Packed, Received};
+use burn_pipeline::link::kit::{LONGEST_TIMEOUT, ended_within};
 use burn_pipeline::link::{Collectives, Header, Launch, Link, LinkError, Message, Rendezvous};
 use burn_pipeline::payload::{Payload, PayloadPart, TensorKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How much longer than its deadline the thread may take to report that it could not join, or to end.
@@ -32,7 +33,7 @@ pub struct NcclLink {
     inbox: Inbox,
     pub(super) order: Order,
     commands: Sender<Command>,
-    thread: Option<Ending>,
+    thread: Option<JoinHandle<()>>,
     pub(super) timeout: Timeout,
     pub(super) own: Own,
     /// How often each group was used.
@@ -109,7 +110,7 @@ impl NcclLink {
         taken: Receiver<Command>,
         options: NcclOptions,
         timeout: Timeout,
-    ) -> Result<(Order, Ending), NcclError> {
+    ) -> Result<(Order, JoinHandle<()>), NcclError> {
         let deadline = Instant::now() + options.timeout;
         let own = if endpoint.rank() == 0 { communicator::new_id()?.to_vec() } else { Vec::new() };
         let ids = endpoint.all_gather(own, deadline)?;
@@ -130,7 +131,7 @@ impl NcclLink {
                 progress.run(&taken);
             }
         };
-        let spawned = Ending::spawn("nccl progress", body);
+        let spawned = Builder::new().name("nccl progress".to_owned()).spawn(body);
         let thread = spawned.map_err(|error| NcclError::Thread(error.to_string()))?;
         // The thread ends at the deadline by itself, unless a call of the driver or NCCL does not return.
         let left = deadline.saturating_duration_since(Instant::now()) + REPORT_TIMEOUT;
@@ -273,7 +274,14 @@ impl Drop for NcclLink {
         if let Some(thread) = self.thread.take() {
             // Offered transfers may take as long as any wait; then communicators are closed, or aborted and their
             // queue emptied.
-            thread.wait(self.timeout.get() + 2 * CLOSE_TIMEOUT + REPORT_TIMEOUT);
+            let timeout = self.timeout.get() + 2 * CLOSE_TIMEOUT + REPORT_TIMEOUT;
+            if ended_within(&thread, timeout) {
+                // This waits for its thread-local values too. If it has panicked, the panic was printed.
+                let _ = thread.join();
+            } else {
+                let (rank, seconds) = (self.rank(), timeout.as_secs_f64());
+                tracing::error!(rank, seconds, "the link's thread is left: a call of the driver does not return");
+            }
         }
     }
 }

@@ -56,24 +56,25 @@ impl NcclLink {
 }
 
 impl NcclLink {
-    /// Waits until no rank needs the thread of another one: a split blocks it. So each rank's messages are launched
-    /// first, since their communicators are made at the first one.
-    fn meet_to_form(&mut self, deadline: Instant) -> Result<(), LinkError> {
+    /// Makes communicators by splits, each with its number and this rank's colour. A split blocks the thread, so no
+    /// rank may need that of another one: each rank's messages are launched first, since their communicators are made
+    /// at the first one.
+    fn split(&mut self, splits: Vec<(u32, Option<u16>)>, deadline: Instant) -> Result<(), LinkError> {
         self.timeout.hear(deadline);
         let (done, answer): (Answer<()>, _) = channel();
         self.command(Command::WhenLaunched { done })?;
         self.answer(0, "the launch of earlier messages", &answer, deadline)?;
-        self.barrier(deadline)
+        self.barrier(deadline)?;
+        let (done, answer): (Answer<()>, _) = channel();
+        self.command(Command::Form { splits, deadline, done })?;
+        self.answer(0, "the forming of sets of ranks", &answer, deadline).map(drop)
     }
 }
 
 impl Collectives for NcclLink {
     fn form(&mut self, group: &[usize], deadline: Instant) -> Result<(), LinkError> {
-        self.meet_to_form(deadline)?;
-        let (done, answer): (Answer<()>, _) = channel();
         let color = group.first().filter(|_| group.len() > 1).map(|&first| first as u16);
-        self.command(Command::FormOwn { color, deadline, done })?;
-        self.answer(0, "the forming of groups", &answer, deadline)?;
+        self.split(vec![(OWN, color)], deadline)?;
         self.own = Own { ranks: group.to_vec(), begun: VecDeque::new() };
         Ok(())
     }
@@ -101,11 +102,9 @@ impl Collectives for NcclLink {
     }
 
     fn form_sets(&mut self, sets: &[Vec<usize>], deadline: Instant) -> Result<(), LinkError> {
-        self.meet_to_form(deadline)?;
-        let (done, answer): (Answer<()>, _) = channel();
-        self.command(Command::FormSets { sets: sets.to_vec(), deadline, done })?;
-        self.answer(0, "the forming of sets of ranks", &answer, deadline)?;
-        Ok(())
+        let me = self.rank();
+        let colors = sets.iter().map(|set| set.contains(&me).then_some(0));
+        self.split((0..).zip(colors).collect(), deadline)
     }
 
     fn sum(

@@ -9,18 +9,18 @@
 //!    other ranks, and the time. When an event has completed, and only then, the launch's memory is unpinned
 //!    ([`Flights`](crate::host::flights::Flights)).
 //! 4. A dropped link is served until nothing is left to send, to launch or in flight. Then its rank tells the others
-//!    that it leaves, and serves until all have answered.
+//!    that it leaves, and serves until all have answered. If the timeout passes before that, this is an error. The rank
+//!    waits for the thread's end a little longer than all that takes, even if a call of the driver never returns.
 //! 5. On any error the communicators are aborted, and all ranks learn the peer with which it occurred.
 
-use super::command::{Answer, Collect, Command, OWN};
+use super::command::{Answer, Collect, Command};
 use super::communicator::Communicator;
-use super::error::{NcclError, PeerError, with};
+use super::error::{NcclError, PeerError, stop_reason, with};
 use super::inbox::Slot;
 use super::launch::{Announcement, Ready};
 use super::order::{Counter, Order};
 use super::queue::Queue;
 use super::tensors::Pinned;
-use crate::host::ending::{self, Next};
 use crate::host::timeout::Timeout;
 use crate::host::turns::{Action, Lane, Note, Turns};
 use burn_cubecl::CubeDevice;
@@ -73,7 +73,7 @@ impl Progress {
     /// Ends the communicators together with the other ranks.
     fn close(self) {
         let deadline = Instant::now() + CLOSE_TIMEOUT;
-        let stop = || self.mesh.failure().map(|failure| failure.message);
+        let stop = || stop_reason(&self.mesh);
         let parts = self.queues.into_values().map(|Queue { communicator, stream, .. }| (communicator, stream));
         let (communicators, _streams): (Vec<_>, Vec<_>) = parts.unzip();
         // All begin to end before one is awaited: other ranks may end theirs in another order.
@@ -114,8 +114,12 @@ impl Progress {
         loop {
             let pause = if self.in_flight().next().is_none() { LONG_PAUSE } else { SHORT_PAUSE };
             match commands.recv_timeout(pause) {
-                Ok(Command::Close) | Err(RecvTimeoutError::Disconnected) => {
+                end @ (Ok(Command::Close) | Err(RecvTimeoutError::Disconnected)) => {
                     closing.get_or_insert_with(|| Instant::now() + self.timeout.get());
+                    if end.is_err() {
+                        // Without senders, the call above does not wait.
+                        std::thread::sleep(pause);
+                    }
                 }
                 Ok(command) => self.execute(command).map_err(Some)?,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -137,11 +141,11 @@ impl Progress {
                     self.act(action).map_err(Some)?;
                 }
             }
-            let over = self.turns.unanswered().is_some_and(|ranks| ranks.is_empty()) && self.is_idle();
-            match ending::closing(closing, over, Instant::now()) {
-                Next::Close => return Ok(()),
-                Next::GiveUp => return Err(self.unfinished()),
-                Next::Serve => {}
+            if self.turns.unanswered().is_some_and(|ranks| ranks.is_empty()) && self.is_idle() {
+                return Ok(());
+            }
+            if closing.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(self.unfinished());
             }
         }
     }
@@ -184,11 +188,7 @@ impl Progress {
                 self.when_launched = Some(done);
                 Vec::new()
             }
-            Command::FormSets { sets, deadline, done } => return self.form_sets(&sets, deadline, done),
-            Command::FormOwn { color, deadline, done } => {
-                let formed = self.form(OWN, color, deadline);
-                return self.formed(formed, done);
-            }
+            Command::Form { splits, deadline, done } => return self.form(splits, deadline, done),
             Command::Collect(collect) => self.ready_for(collect)?,
             Command::Close => Vec::new(),
         };

@@ -1,7 +1,7 @@
 //! The start of the thread that serves a link: it joins the other ranks.
 
 use super::communicator::{Communicator, Id};
-use super::error::NcclError;
+use super::error::{NcclError, stop_reason};
 use super::gpu::Gpu;
 use super::options::NcclOptions;
 use super::order::{Counter, Order, Ordering};
@@ -12,7 +12,6 @@ use crate::host::timeout::Timeout;
 use crate::host::turns::Turns;
 use burn::tensor::{DType, Device};
 use burn_cubecl::CubeDevice;
-use burn_pipeline::link::Monitor;
 use burn_pipeline::link::kit::Mesh;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ impl Start {
     pub(crate) fn run(self) -> Result<(Progress, Order), NcclError> {
         let (rank, ranks) = (self.mesh.mailbox.rank, self.mesh.mailbox.ranks);
         let gpu = Gpu::open(self.index)?;
-        let world = Communicator::join(&self.id, rank, ranks, self.deadline, &|| self.failure())?;
+        let world = Communicator::join(&self.id, rank, ranks, self.deadline, &|| stop_reason(&self.mesh))?;
         let order = Order { ordering: self.options.ordering, gpu, device: self.device.clone() };
         let on_device = self.options.ordering == Ordering::Device;
         let counter = on_device.then(|| Counter::new(&self.cube, &order)).transpose()?;
@@ -59,9 +58,5 @@ impl Start {
             when_launched: None,
         };
         Ok((progress, order))
-    }
-
-    fn failure(&self) -> Option<String> {
-        self.mesh.failure().map(|failure| failure.message)
     }
 }

@@ -15,7 +15,7 @@ use burn::tensor::{Bytes, DType, Shape};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
 use burn_dispatch::{BackendTensor, DispatchDevice, DispatchKindConversion, DispatchTensor};
-use burn_pipeline::payload::{AnyTensor, TensorKind};
+use burn_pipeline::payload::{AnyTensor, TensorKind, cube_tensor};
 use cubecl_runtime::runtime::Runtime;
 use cubecl_runtime::server::ServerStorage;
 use cubecl_runtime::storage::{ComputeStorage, ManagedResource};
@@ -40,24 +40,17 @@ pub(crate) fn is_on(tensor: &AnyTensor, device: &burn::tensor::Device) -> bool {
 
 /// Converts to CubeCL's tensor, with contiguous elements.
 pub(crate) fn into_cube(tensor: AnyTensor) -> Result<CubeTensor, NcclError> {
-    let tensor = tensor.inner().into_dispatch();
-    let found = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor);
-    let cube = match found.map_err(|device| NcclError::NoCudaDevice { device })? {
-        BackendTensor::Float(tensor) => resolved::float(tensor),
-        BackendTensor::Int(tensor) => resolved::int(tensor),
-        BackendTensor::Bool(tensor) => resolved::bool(tensor),
-        _ => return Err(NcclError::NoCudaDevice { device: "a quantised or tracked tensor".to_owned() }),
-    };
+    let refused = || NcclError::Memory { error: "it is quantised, or on another device".to_owned() };
     // Not `into_contiguous_aligned`, which leaves rows padded.
-    Ok(burn_cubecl::kernel::into_contiguous(cube))
+    Ok(burn_cubecl::kernel::into_contiguous(cube_tensor(tensor).ok_or_else(refused)?))
 }
 
 /// Converts to Burn's tensor.
 pub(crate) fn from_cube(kind: TensorKind, tensor: CubeTensor) -> AnyTensor {
     let tensor = match kind {
-        TensorKind::Float => BackendTensor::Float(resolved::registered(tensor)),
-        TensorKind::Int => BackendTensor::Int(resolved::registered(tensor)),
-        TensorKind::Bool => BackendTensor::Bool(resolved::registered(tensor)),
+        TensorKind::Float => BackendTensor::Float(registered(tensor)),
+        TensorKind::Int => BackendTensor::Int(registered(tensor)),
+        TensorKind::Bool => BackendTensor::Bool(registered(tensor)),
     };
     AnyTensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Cube>>::from_backend(tensor))
 }
@@ -68,58 +61,24 @@ pub(crate) fn empty(device: &CubeDevice, dtype: DType, shape: &[usize]) -> CubeT
     burn_cubecl::ops::numeric::empty_device_contiguous_dtype(client, device.clone(), shape, dtype)
 }
 
+/// A tensor as Burn's backend has it: with fusion, registered there.
 #[cfg(not(feature = "fusion"))]
-mod resolved {
-    use super::CubeTensor;
-
-    pub(crate) fn float(tensor: CubeTensor) -> CubeTensor {
-        tensor
-    }
-
-    pub(crate) fn int(tensor: CubeTensor) -> CubeTensor {
-        tensor
-    }
-
-    pub(crate) fn bool(tensor: CubeTensor) -> CubeTensor {
-        tensor
-    }
-
-    pub(crate) fn registered(tensor: CubeTensor) -> CubeTensor {
-        tensor
-    }
+fn registered(tensor: CubeTensor) -> CubeTensor {
+    tensor
 }
 
 #[cfg(feature = "fusion")]
-mod resolved {
-    use super::CubeTensor;
+fn registered(tensor: CubeTensor) -> burn_fusion::FusionTensor<burn_cubecl::fusion::FusionCubeRuntime> {
     use burn_cubecl::CubeBackend;
-    use burn_cubecl::fusion::{CubeFusionHandle, FusionCubeRuntime};
-    use burn_fusion::stream::StreamId;
-    use burn_fusion::{FusionTensor, NoOp, get_client};
+    use burn_fusion::NoOp;
     use burn_ir::{InitOperationIr, OperationIr, OperationOutput};
 
-    type Fused = FusionTensor<FusionCubeRuntime>;
-
-    pub(crate) fn float(tensor: Fused) -> CubeTensor {
-        tensor.client.clone().resolve_tensor_float::<CubeBackend>(tensor)
-    }
-
-    pub(crate) fn int(tensor: Fused) -> CubeTensor {
-        tensor.client.clone().resolve_tensor_int::<CubeBackend>(tensor)
-    }
-
-    pub(crate) fn bool(tensor: Fused) -> CubeTensor {
-        tensor.client.clone().resolve_tensor_bool::<CubeBackend>(tensor)
-    }
-
-    pub(crate) fn registered(tensor: CubeTensor) -> Fused {
-        let client = get_client::<CubeBackend>(&tensor.device);
-        let (shape, dtype) = (tensor.meta.shape().clone(), tensor.dtype);
-        let handle: CubeFusionHandle = tensor.into();
-        let created = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
-        let operation = OperationIr::Init(created);
-        client.register(StreamId::current(), operation, NoOp::<CubeBackend>::new()).output()
-    }
+    let client = burn_fusion::get_client::<CubeBackend>(&tensor.device);
+    let (shape, dtype) = (tensor.meta.shape().clone(), tensor.dtype);
+    let handle: burn_cubecl::fusion::CubeFusionHandle = tensor.into();
+    let created = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(handle));
+    let operation = OperationIr::Init(created);
+    client.register(burn_fusion::stream::StreamId::current(), operation, NoOp::<CubeBackend>::new()).output()
 }
 
 /// Memory on the GPU, by its address and size. It is valid as long as its [`Pinned`] lives.

@@ -1,9 +1,8 @@
 //! Everything that needs no CUDA: who launches a transfer first ([`turns`]), descriptions of collectives ([`sums`]),
-//! NCCL's configuration ([`config`]), the link's timeout ([`timeout`]), the end of its thread ([`ending`]), and
-//! launches that the GPU may still use ([`flights`]).
+//! NCCL's configuration ([`config`]), the link's timeout ([`timeout`]), and launches that the GPU may still use
+//! ([`flights`]).
 
 pub(crate) mod config;
-pub(crate) mod ending;
 pub(crate) mod flights;
 pub(crate) mod sums;
 pub(crate) mod timeout;

@@ -38,5 +38,8 @@ pub use payload_spec::PayloadSpec;
 pub(crate) use payload_spec::{SpecMismatch, SpecPart};
 pub use skip::{Skip, Skips};
 pub(crate) use tensor_spec::TensorSpec;
+#[cfg(feature = "cubecl-backend")]
+#[doc(hidden)]
+pub use unwritten::cube::cube_tensor;
 pub(crate) use unwritten::{Unwritten, lost, written};
 pub use values::{Boundary, kinds_of_field};

@@ -57,14 +57,15 @@ pub(super) fn first_line(message: &str) -> String {
 }
 
 #[cfg(feature = "cubecl-backend")]
-mod cube {
+pub(super) mod cube {
     use super::{AnyTensor, Unwritten, first_line};
     use burn::backend::{BackendTensor, Cube, DispatchKindConversion, DispatchTensor};
     use burn_cubecl::cubecl::server::{IoError, LaunchError, ServerError};
     use burn_cubecl::tensor::CubeTensor;
 
     pub(super) fn written<'a>(tensors: impl Iterator<Item = &'a AnyTensor>) -> Result<(), Unwritten> {
-        let mut left: Vec<CubeTensor> = tensors.filter_map(cube).collect();
+        let on_cubecl = tensors.filter(|tensor| tensor.is_on_cubecl());
+        let mut left: Vec<CubeTensor> = on_cubecl.cloned().filter_map(cube_tensor).collect();
         while let Some(device) = left.first().map(|tensor| tensor.device.clone()) {
             let (here, elsewhere): (Vec<_>, Vec<_>) = left.into_iter().partition(|tensor| tensor.device == device);
             if let Some(first) = here.first() {
@@ -75,12 +76,10 @@ mod cube {
         Ok(())
     }
 
-    /// The CubeCL tensor behind a tensor of such a device. With fusion, operations queued for it run first.
-    fn cube(tensor: &AnyTensor) -> Option<CubeTensor> {
-        if !tensor.is_on_cubecl() {
-            return None;
-        }
-        let tensor = tensor.clone().inner().into_dispatch();
+    /// Converts to CubeCL's own tensor; `None` on other devices, or if it is quantised. With fusion, operations queued
+    /// for it run first.
+    pub fn cube_tensor(tensor: AnyTensor) -> Option<CubeTensor> {
+        let tensor = tensor.inner().into_dispatch();
         match <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(tensor).ok()? {
             #[cfg(feature = "fusion")]
             BackendTensor::Float(tensor) => {

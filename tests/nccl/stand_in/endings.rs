@@ -1,10 +1,11 @@
 //! Dropped links: what was sent arrives, the wait for it is bounded, and the other ranks continue.
 
+use super::failures::fails;
 use super::links::ORDERINGS;
 use super::messages::{failed_after, header, on, read, send};
 use super::start;
 use crate::link;
-use burn_pipeline::link::{Link, LinkError};
+use burn_pipeline::link::{FlatCollective, Link, LinkError};
 use burn_pipeline::payload::AnyTensor;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ pub(super) fn part(name: &str) -> bool {
     match name {
         "leaves at once" => leaves_at_once(),
         "drops" => drops(),
+        "drops a collective" => drops_a_collective(),
         "leaves unread" => leaves_unread(),
         "leaves before" => leaves_before(),
         "refuses" => refuses(),
@@ -80,6 +82,31 @@ fn dropping_a_link_whose_transfers_cannot_be_aborted_gives_up_later() {
         let after = failed_after(text);
         assert!(*passed && (500..12_000).contains(&after) && (rank == 0 || after > 5_000), "rank {rank}: {text}");
     }
+}
+
+/// Rank 0 drops the link after it has begun a collective that rank 1 never begins.
+fn drops_a_collective() {
+    let (mut link, device) = link();
+    link.collectives().unwrap().form(&[0, 1], Instant::now() + Duration::from_secs(3)).unwrap();
+    let began = Instant::now();
+    if link.rank() == 1 {
+        return fails(link, began);
+    }
+    let tensor = AnyTensor::new(on(&device, vec![1.0; 64]));
+    link.collectives().unwrap().begin(FlatCollective::AllReduce, "a sum".to_owned(), tensor).unwrap();
+    drop(link);
+    println!("failed after {} ms: dropped", began.elapsed().as_millis());
+}
+
+/// Nothing is in flight, and no rank fails or leaves: only the dropped link's own deadline ends it.
+#[test]
+fn dropping_a_link_with_a_collective_that_never_starts_gives_up_at_the_pipelines_timeout() {
+    let ended = start(2, "drops a collective", &[]).end();
+    for (rank, (passed, text)) in ended.iter().enumerate() {
+        assert!(*passed && (2_000..10_000).contains(&failed_after(text)), "rank {rank}: {text}");
+    }
+    let text = &ended[1].1;
+    assert!(text.contains("when the link was dropped did not end in time"), "{text}");
 }
 
 /// Rank 1 leaves without having received anything, while the others continue to send to it and to each other.

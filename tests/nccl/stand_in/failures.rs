@@ -24,7 +24,7 @@ pub(super) fn part(name: &str) -> bool {
 }
 
 /// Waits for a failure without calling a wait of the link, and prints it.
-fn fails(link: NcclLink, began: Instant) {
+pub(super) fn fails(link: NcclLink, began: Instant) {
     let monitor = link.monitor();
     while monitor.failure().is_none() && began.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(10));

@@ -19,10 +19,12 @@
 //! - If a transport can do better than the default of a `Link` method, it wraps the endpoint, forwards the other
 //!   methods with [`forward_link!`](crate::forward_link), and waits with [`Endpoint::wait_for`].
 //! - A message that repeats an earlier one may travel under the shorter frame [`Repeat`].
+//! - The end of a thread that may be in a call that never returns is awaited with a timeout ([`ended_within`]).
 //! - [`Mesh`] is a TCP connection between every two ranks. A transport whose tensors travel another way (from GPU
 //!   to GPU) uses it for everything else: [`Mesh::offer`] announces a message, [`Mesh::note`] carries the
 //!   transport's own bytes.
 
+mod ending;
 pub(in crate::link) mod endpoint;
 pub(in crate::link) mod envelope;
 pub(in crate::link) mod frame;
@@ -33,6 +35,7 @@ pub(in crate::link) mod waiting;
 pub use super::moving_deadline::{LONGEST_TIMEOUT, Pace};
 pub use super::tcp::{Connections, Mesh, Received};
 pub(crate) use super::wire_error::WIRE_VERSION;
+pub use ending::ended_within;
 pub use endpoint::{Endpoint, Peers};
 pub use envelope::{Answer, Envelope};
 pub use frame::{Frame, Repeat};

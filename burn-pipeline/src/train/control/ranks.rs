@@ -3,6 +3,7 @@
 use super::command::{Call, Command};
 use super::worker::{Reply, Task, run, serve};
 use crate::execute::ExecuteError;
+use crate::link::kit::ended_within;
 use crate::link::{Activity, Failure, Link, LinkError, Monitor, PANICKED, PROLONGED, Pace};
 use crate::train::error::PipelineError;
 use crate::train::step::{Rank, Recovered};
@@ -258,9 +259,8 @@ impl Drop for Ranks {
         }
         // The thread ends when it sees the end of its tasks.
         self.tasks.clear();
-        let since = Instant::now();
-        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) && since.elapsed() < ENDING {
-            std::thread::sleep(Duration::from_millis(1));
+        if let Some(thread) = &self.thread {
+            ended_within(thread, ENDING);
         }
     }
 }
