@@ -12,11 +12,9 @@ use burn::nn::{Linear, LinearConfig, Lstm, LstmConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_pipeline::execute::Tuning;
-use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::program::Program;
 use burn_pipeline::stage::SplitBackward;
 use burn_pipeline::{Batch, Builder, Layer, Pipeline, Sequential, Size};
-use burn_pipeline_moe::extras::BatchExtras;
 use pipeline_examples::moe::gpt::MoeGptConfig;
 use pipeline_examples::moe::signal::{DOCUMENTS, MoeSignal};
 use pipeline_examples::unet::UNetConfig;
@@ -137,7 +135,6 @@ fn moe() -> Subject {
         let tokens = Tensor::<1, Int>::arange(0..(ROWS * seq) as i64, &Device::flex());
         tokens.mul_scalar(7919 + salt).remainder_scalar(251).reshape([ROWS, seq])
     };
-    let batch = Batch::new(MoeSignal::Tokens(tokens(0))).target(tokens(31));
-    let documents = BatchExtras::new().by_sample(DOCUMENTS, AnyTensor::new(Tensor::zeros_like(&tokens(0))));
-    Subject { name: "experts of `train_moe`", model, batch: documents.attach(batch, ROWS).unwrap() }
+    let batch = Batch::new(MoeSignal::Tokens(tokens(0))).extra(DOCUMENTS, tokens(0).zeros_like()).target(tokens(31));
+    Subject { name: "experts of `train_moe`", model, batch }
 }

@@ -190,7 +190,7 @@ fn cut(setup: &Setup, builder: Builder) -> Result<Builder, CutError> {
     let (options, model) = (&setup.options, &setup.model);
     let builder = builder.layers(model.model().recomputed(options.recompute));
     let cut = options.cut.partition(model, setup.plan.placement(), options.costs.as_deref(), |kinds| {
-        let rows = options.batch.div_ceil(setup.plan.total_microbatches());
+        let rows = options.batch.div_ceil(setup.plan.total_microbatches() * options.data_parallel);
         let windows = setup.corpus.batch(options.seed, 0, rows, options.seq);
         measured(&builder, kinds, batch(setup, &windows))
     })?;

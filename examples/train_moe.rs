@@ -20,7 +20,7 @@ use pipeline_examples::moe::gpt::Injection;
 use pipeline_examples::moe::load_curves::{self, LoadCurve};
 use pipeline_examples::moe::options::{MoeOptions, MoeSetup};
 use pipeline_examples::moe::record::{MoeStepRecord, Observations};
-use pipeline_examples::moe::sides::sides;
+use pipeline_examples::moe::sides::with_sides;
 use pipeline_examples::moe::signal::MoeSignal;
 use pipeline_examples::program::{self, RunError};
 use pipeline_examples::traces::TraceError;
@@ -133,7 +133,7 @@ impl MoeTrainer {
         let Some(&learning_rate) = common.rates.get(self.training.done()) else { return Ok(None) };
         let windows =
             common.corpus.batch(common.options.seed, self.training.done(), common.options.batch, common.options.seq);
-        let report = self.training.step(batch(&self.setup, &windows)?, learning_rate)?;
+        let report = self.training.step(batch(&self.setup, &windows), learning_rate)?;
         let observed = Observations::new(&self.setup.model, &report.observed, windows.rows());
         let loss = observed.next_loss(&self.setup.model, report.loss);
         let step = record(self.done(), loss, learning_rate, windows.inputs.len(), &report);
@@ -156,7 +156,7 @@ impl MoeTrainer {
         let (setup, pipeline) = (&self.setup, self.training.pipeline());
         let options = &setup.common.options;
         held_out(&setup.common.corpus, options.batch, options.seq, options.held_out, |windows| {
-            let report = pipeline.eval_for(batch(setup, windows)?, EvalResults::Loss)?;
+            let report = pipeline.eval_for(batch(setup, windows), EvalResults::Loss)?;
             let observed = Observations::new(&setup.model, &report.observed, windows.rows());
             Ok(observed.next_loss(&setup.model, report.loss.unwrap_or(f64::NAN)))
         })
@@ -171,7 +171,7 @@ impl MoeTrainer {
         let prompt = vec![begin; 1 + self.setup.model.ahead.len()];
         let (setup, pipeline) = (&self.setup, self.training.pipeline());
         continued(setup.common.options.seq, &prompt, sampling, |seen| {
-            match pipeline.eval(inputs(setup, seen)?)?.output()? {
+            match pipeline.eval(inputs(setup, seen))?.output()? {
                 MoeSignal::Scores(scores) => Ok(scores.next),
                 MoeSignal::Tokens(_) | MoeSignal::Hidden(_) => Err(TrainError::NoScores),
             }
@@ -196,15 +196,15 @@ impl MoeTrainer {
 }
 
 /// Windows of text with their side data, and the loss's target.
-fn batch(setup: &MoeSetup, windows: &Windows) -> Result<Batch, TrainError> {
-    Ok(inputs(setup, windows)?.target(tokens(&windows.targets, windows.seq, &setup.common.device)))
+fn batch(setup: &MoeSetup, windows: &Windows) -> Batch {
+    inputs(setup, windows).target(tokens(&windows.targets, windows.seq, &setup.common.device))
 }
 
 /// Windows of text with their side data.
-fn inputs(setup: &MoeSetup, windows: &Windows) -> Result<Batch, TrainError> {
+fn inputs(setup: &MoeSetup, windows: &Windows) -> Batch {
     let device = &setup.common.device;
     let batch = Batch::new(MoeSignal::Tokens(tokens(&windows.inputs, windows.seq, device)));
-    Ok(sides(&setup.model, windows, setup.bos, device).attach(batch, windows.rows())?)
+    with_sides(batch, &setup.model, windows, setup.bos, device)
 }
 
 /// Prints the run's settings, and runs all remaining steps.

@@ -21,7 +21,6 @@ use burn_pipeline::train::{
     AutoOptions, AutoPipeline, BuildError, Builder, CheckpointError, Checkpoints, Decision, Pipeline, PipelineError,
     StepReport,
 };
-use burn_pipeline_moe::extras::BatchExtrasError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
@@ -64,9 +63,6 @@ pub enum TrainError {
     /// The model with experts is invalid.
     #[error(transparent)]
     Moe(#[from] MoeGptError),
-    /// The side data does not fit the batch.
-    #[error(transparent)]
-    BatchExtras(#[from] BatchExtrasError),
 }
 
 burn_pipeline::debug_as_text!(TrainError);

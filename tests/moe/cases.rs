@@ -8,7 +8,7 @@ use burn_pipeline::schedule::{Schedule, Size};
 use burn_pipeline::stage::{Batch, SplitBackward, Stage, named_weights};
 use burn_pipeline::train::{Builder, Pipeline, StageContext};
 use burn_pipeline_moe::auxiliary::{AuxiliaryWeights, LayerObservation, observation_rows, parse_rows};
-use burn_pipeline_moe::extras::{BatchExtras, document_ids};
+use burn_pipeline_moe::extras::document_ids;
 use pipeline_examples::moe::gpt::{MoeGptConfig, Observed};
 use pipeline_examples::moe::part::{MoeGptPart, cross_entropies, joint_loss};
 use pipeline_examples::moe::signal::{DOCUMENTS, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Sides, TOKENS};
@@ -79,13 +79,9 @@ impl Text {
     pub(crate) fn batch(&self) -> Batch {
         let batch = Batch::new(MoeSignal::Tokens(self.tokens.clone())).target(self.next.clone());
         let Sides { documents, relations, structure, platform, tokens } = self.sides.clone();
-        let structure = BatchExtras::new()
-            .with(DOCUMENTS, AnyTensor::new(documents))
-            .with(RELATIONS, AnyTensor::new(relations.unwrap()))
-            .with(STRUCTURE, AnyTensor::new(structure.unwrap()))
-            .by_sample(PLATFORM, AnyTensor::new(platform.unwrap()))
-            .with(TOKENS, AnyTensor::new(tokens.unwrap()));
-        structure.attach(batch, self.tokens.dims()[0]).unwrap()
+        let batch = batch.extra(DOCUMENTS, documents).extra(RELATIONS, relations.unwrap());
+        let batch = batch.extra(STRUCTURE, structure.unwrap()).extra(PLATFORM, platform.unwrap());
+        batch.extra(TOKENS, tokens.unwrap())
     }
 
     /// The batch for the model as a list of layers.

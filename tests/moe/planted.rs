@@ -1,5 +1,5 @@
 //! Known mistakes of other implementations, planted here: each makes the parity test of router gradients fail by
-//! the expected amount.
+//! the expected amount. A schedule of each placement is enough to show that a wrong factor is noticed.
 
 use crate::cases::{builder, config, distance, pipelined, plain};
 use crate::parity::{ROUNDING, batches, schedules};
@@ -32,15 +32,19 @@ impl Stage for Mistaken {
     }
 }
 
+/// Looped placements with one and two stages per rank, a V, and two routes.
+const SCHEDULES: [&str; 4] = ["1F1B", "Interleaved1F1B", "ZBVZeroBubble", "DualPipe"];
+
 /// The wrong scale of a stage, from the number of a batch's microbatches and of a step's batches.
 type Factor = fn(&StageContext, f64, f64) -> f64;
 
-/// Checks the distance of every schedule's router gradients with the mistake.
+/// Checks the distance of each schedule's router gradients with the mistake.
 fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check: impl Fn(f64, &str)) {
     let (config, batches) = (config(), batches(accumulation, microbatches, false));
     let expected = plain(&config, &batches, microbatches);
     let (m, a) = (microbatches as f64, accumulation as f64);
-    for (schedule, chunks) in schedules() {
+    let schedules = schedules().into_iter().filter(|(schedule, _)| SCHEDULES.contains(&schedule.info().name));
+    for (schedule, chunks) in schedules {
         let size = Size { ranks: 2, chunks, microbatches };
         let model = config.clone();
         let mistaken = move |at: &StageContext| {
@@ -57,7 +61,7 @@ fn each_distance(accumulation: usize, microbatches: usize, factor: Factor, check
     }
 }
 
-/// Asserts that every schedule fails with the mistake, for these accumulations and numbers of microbatches.
+/// Asserts that each schedule fails with the mistake, for these accumulations and numbers of microbatches.
 fn assert_noticed(accumulations: &[usize], microbatches: [usize; 2], factor: Factor) {
     for &accumulation in accumulations {
         for microbatches in microbatches {

@@ -1,42 +1,18 @@
-//! Side data: which tensors are split with the samples, which are replicated, and that every microbatch reads its
-//! own piece in any order of execution.
+//! Side data: document ids, and that every microbatch reads its own piece of what is split with the samples, and all of
+//! what is replicated, in any order of execution.
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
-use burn_pipeline::payload::AnyTensor;
 use burn_pipeline::schedule::{Size, all};
 use burn_pipeline::stage::{Batch, LOSS_SEED, Loss, Split, Stage, StageBox};
 use burn_pipeline::train::Pipeline;
-use burn_pipeline_moe::extras::{BatchExtras, BatchExtrasError, document_ids};
-
-fn floats<const D: usize>(shape: [usize; D]) -> AnyTensor {
-    AnyTensor::new(Tensor::<D>::zeros(shape, &Device::flex()))
-}
+use burn_pipeline_moe::extras::document_ids;
 
 #[test]
 fn documents_grow_at_every_first_token() {
     let tokens = Tensor::<2, Int>::from_ints([[7, 1, 1, 7, 2], [1, 7, 7, 7, 7], [7, 7, 7, 7, 7]], &Device::flex());
     let found: Vec<i64> = document_ids(tokens, 7).into_data().iter::<i64>().collect();
     assert_eq!(found, [1, 1, 1, 2, 2, 0, 1, 2, 3, 4, 1, 2, 3, 4, 5]);
-}
-
-#[test]
-fn what_has_the_batchs_size_is_cut_and_the_rest_is_replicated() {
-    let structure = BatchExtras::new()
-        .with("table", floats([9, 3]))
-        .with("ids", floats([6, 4]))
-        .with("number", floats([1]))
-        .with("by chance", floats([6, 2]))
-        .whole("by chance too", floats([6, 2]))
-        .by_sample("asked", floats([6]));
-    let splits = structure.splits(6).unwrap();
-    let cut = |name: &str| splits.iter().find(|(found, _)| *found == name).unwrap().1;
-    // The first tensor is a table: the batch's size is not taken from it.
-    assert_eq!([cut("table"), cut("number"), cut("by chance too")], [Split::Replicate; 3]);
-    assert_eq!([cut("ids"), cut("by chance"), cut("asked")], [Split::Dim(0); 3]);
-    let error = BatchExtras::new().by_sample("mask", floats([5, 2])).splits(6).unwrap_err();
-    assert_eq!(error, BatchExtrasError::Samples { name: "mask".to_owned(), got: Some(5), samples: 6 });
-    assert!(error.to_string().contains("`mask` has Some(5)"), "{error}");
 }
 
 /// Adds to a sum what it reads. On every stage, the sample's number in its input must equal that in its side data.
@@ -89,9 +65,9 @@ fn every_stage_reads_the_piece_of_the_microbatch_that_it_runs_in_every_schedule(
         let builder = Pipeline::builder().schedule(schedule, Size { ranks: 2, chunks, microbatches: 6 });
         let mut pipeline = builder.devices(vec![device.clone()]).stages(reader).build().unwrap();
         let (x, wrong) = (count(8).float(), Tensor::<2>::zeros([8, 1], &device));
-        let structure = BatchExtras::new().with("table", floats([5, 1])).with("ids", AnyTensor::new(count(8)));
-        let batch = Batch::new((x, wrong.clone())).target(wrong);
-        let report = pipeline.accumulate(structure.attach(batch, 8).unwrap()).unwrap();
+        let batch = Batch::new((x, wrong.clone())).target(wrong).extra("ids", count(8));
+        let batch = batch.extra("table", Tensor::<2>::zeros([5, 1], &device));
+        let report = pipeline.accumulate(batch.split_extra("table", vec![Split::Replicate])).unwrap();
         let observed: Vec<f64> = report.observed.concat();
         assert_eq!(observed, [0.0; 8], "{name}: a sample got the side data of another one");
     }

@@ -20,7 +20,6 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{Bool, Device, IndexingUpdateOp, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
-use burn_pipeline::tensor_parallel::TensorGroup;
 
 /// A block that only some tokens take.
 #[derive(Module, Debug)]
@@ -48,21 +47,6 @@ impl MixtureOfDepths {
     /// Changes the block that the tokens take.
     pub(super) fn map(self, change: impl FnOnce(TransformerBlock) -> TransformerBlock) -> Self {
         Self { inner: change(self.inner), ..self }
-    }
-
-    /// Same as [`Block::cut`](super::Block::cut).
-    pub fn cut(self, group: &TensorGroup) -> Self {
-        self.map(|inner| inner.cut(group))
-    }
-
-    /// Same as [`Block::expert_parallel`](super::Block::expert_parallel).
-    pub fn expert_parallel(self, replicas: &TensorGroup) -> Self {
-        self.map(|inner| inner.expert_parallel(replicas))
-    }
-
-    /// Same as [`Block::with_updated_bias`](super::Block::with_updated_bias).
-    pub fn with_updated_bias(self, load: &[f64], rate: f64) -> Self {
-        self.map(|inner| inner.with_updated_bias(load, rate))
     }
 
     /// Runs the block on `[batch, seq, d_model]`.

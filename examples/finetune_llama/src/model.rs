@@ -9,13 +9,13 @@
 use crate::config::Llama;
 use crate::rotary::{Rotary, turned};
 use burn::module::{Lora, Module, Param, ParamGroup};
-use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::tensor::activation::{silu, softmax};
-use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Bool, Device, FloatDType, Tensor};
 use burn_pipeline::layers::{Layer, LayerContext, Model, Sequential};
 use burn_pipeline::train::SharedParameter;
 use burn_pipeline_moe::cache::{CachePlace, KeyValueCache, LayerCache};
+use pipeline_examples::gpt::{cross_entropy, wide};
 
 /// The extra with the place of a microbatch in the cache.
 pub const PLACE: &str = "place";
@@ -82,11 +82,11 @@ impl Llama {
             .seed(seed);
         match self.tied {
             false => {
-                list.then(Layer::new("lm_head", move |at| head.head(&at.device), Linear::forward)).loss(next_token_loss)
+                list.then(Layer::new("lm_head", move |at| head.head(&at.device), Linear::forward)).loss(cross_entropy)
             }
             true => {
                 let scores = |head: &Embedding, x: Tensor<3>| x.matmul(head.weight.val().transpose().unsqueeze());
-                list.then(Layer::new("lm_head", move |at| head.embedding(&at.device), scores)).loss(next_token_loss)
+                list.then(Layer::new("lm_head", move |at| head.embedding(&at.device), scores)).loss(cross_entropy)
             }
         }
     }
@@ -166,18 +166,6 @@ impl Weights {
             cache: KeyValueCache::new(),
         }
     }
-}
-
-/// The mean cross-entropy of the next token, in nats.
-fn next_token_loss(logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-    let [batch, seq, vocab] = logits.dims();
-    let loss = CrossEntropyLossConfig::new().init(&logits.device());
-    loss.forward(wide(logits).reshape([batch * seq, vocab]), target.reshape([batch * seq]))
-}
-
-/// The tensor in f32 if it is half precision.
-fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if matches!(x.dtype(), DType::F16 | DType::BF16) { x.cast(FloatDType::F32) } else { x }
 }
 
 /// A norm in f32; the result has the type of its input.

@@ -169,7 +169,7 @@ impl ModuleMapper for Round {
 }
 
 /// The tensor in f32 if it is half precision.
-pub(super) fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+pub fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if matches!(x.dtype(), DType::F16 | DType::BF16) { x.cast(FloatDType::F32) } else { x }
 }
 

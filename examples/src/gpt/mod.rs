@@ -21,8 +21,7 @@ use burn_pipeline::layers::{Layer, Model, Sequential};
 use burn_pipeline::stage::{Names, Stage, StageBox, init_seeded};
 use burn_pipeline::train::StageContext;
 use burn_pipeline_moe::cache::{CacheError, LayerCache};
-use layers::wide;
-pub use layers::{Block, Embed, Head, Round, precision};
+pub use layers::{Block, Embed, Head, Round, precision, wide};
 use std::ops::Range;
 
 /// The model's size.
@@ -154,7 +153,8 @@ pub fn next_token_loss(output: Signal, target: Tensor<2, Int>) -> Tensor<1> {
     cross_entropy(logits, target)
 }
 
-fn cross_entropy(logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
+/// The mean cross-entropy of scores `[batch, seq, vocab]`, in nats. Half-precision scores are cast to f32.
+pub fn cross_entropy(logits: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
     let [batch, seq, vocab] = logits.dims();
     let logits = wide(logits);
     let loss = CrossEntropyLossConfig::new().init(&logits.device());

@@ -20,10 +20,11 @@ use burn_pipeline_moe::layers::{
     parse_pattern,
 };
 use burn_pipeline_moe::router::{Capacity, Scoring};
+use clap::ValueEnum;
 use std::ops::Range;
 
 /// The stages whose auxiliary losses reach their routers.
-#[derive(Config, Debug, Copy, PartialEq, Eq)]
+#[derive(Config, Debug, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Injection {
     /// All stages.
     All,
@@ -31,6 +32,17 @@ pub enum Injection {
     LastStage,
     /// None.
     Nowhere,
+}
+
+impl Injection {
+    /// Returns true if auxiliary losses reach the routers of this stage.
+    pub(crate) fn reaches(self, stage: usize, stages: usize) -> bool {
+        match self {
+            Injection::All => true,
+            Injection::LastStage => stage + 1 == stages,
+            Injection::Nowhere => false,
+        }
+    }
 }
 
 /// The model's size and options.
@@ -252,11 +264,7 @@ impl MoeGptConfig {
         let ahead = (at.is_last() && !ahead_kinds.is_empty())
             .then(|| self.ahead_layer(&ahead_kinds, !at.is_first(), device).cut(&at.group, replicas));
         let head = at.is_last().then(|| self.head_layer(device));
-        let injects = match self.injection {
-            Injection::All => true,
-            Injection::LastStage => at.is_last(),
-            Injection::Nowhere => false,
-        };
+        let injects = self.injection.reaches(at.index, at.stages);
         let (first, losses) = (layers.start, self.losses()?);
         let (blocks, experts, bias_rate) = (layers.map(block).collect(), self.experts, self.bias_rate);
         Ok(MoeGptPart { embed, relation, blocks, ahead, head, experts, injects, first, bias_rate, losses })

@@ -39,11 +39,7 @@ struct Routers {
 impl Routers {
     fn leave(self, hidden: Hidden, left: &[LayerAuxiliary], seed: Tensor<1>, at: ForwardContext) -> Hidden {
         let device = hidden.x.device();
-        let injects = match self.injection {
-            Injection::All => true,
-            Injection::LastStage => at.stage + 1 == at.stages,
-            Injection::Nowhere => false,
-        };
+        let injects = self.injection.reaches(at.stage, at.stages);
         let x = if injects { self.losses.inject(hidden.x, left, seed) } else { hidden.x };
         Hidden { x, observed: observation_rows(hidden.observed, left, self.experts, &device), ..hidden }
     }

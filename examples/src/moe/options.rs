@@ -77,8 +77,8 @@ pub struct ExpertOptions {
     #[arg(long, default_value_t = 0.01, value_name = "WEIGHT")]
     pub depth_router: f64,
     /// The stages whose auxiliary losses reach their routers.
-    #[arg(long, value_enum, default_value_t = InjectionName::All, value_name = "STAGES")]
-    pub injection: InjectionName,
+    #[arg(long, value_enum, default_value_t = Injection::All, value_name = "STAGES")]
+    pub injection: Injection,
     /// The byte that starts a document; attention does not cross documents. By default there are none.
     #[arg(long, value_name = "BYTE")]
     pub bos: Option<u8>,
@@ -91,17 +91,6 @@ pub enum ScoringName {
     Softmax,
     /// Each expert alone.
     Sigmoid,
-}
-
-/// The stages that inject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum InjectionName {
-    /// All.
-    All,
-    /// The last one alone.
-    LastStage,
-    /// None.
-    Nowhere,
 }
 
 /// Options that were checked.
@@ -238,11 +227,7 @@ impl MoeOptions {
             ScoringName::Softmax => Scoring::Softmax,
             ScoringName::Sigmoid => Scoring::Sigmoid,
         });
-        let model = model.with_auxiliary(auxiliary).with_seed(options.seed).with_injection(match injection {
-            InjectionName::All => Injection::All,
-            InjectionName::LastStage => Injection::LastStage,
-            InjectionName::Nowhere => Injection::Nowhere,
-        });
+        let model = model.with_auxiliary(auxiliary).with_seed(options.seed).with_injection(injection);
         let model = self.parts.model(model)?;
         let model = cut::cut(&model, self.balance, &common)?;
         let flags = MoeRunFlags { common: RunFlags::of(&common.options), experts: self.experts, parts: self.parts };

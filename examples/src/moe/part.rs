@@ -11,12 +11,12 @@
 //! 4. After a step, the bias of each router changes according to the loads of all microbatches; see
 //!    [`balance`](burn_pipeline_moe::balance).
 
+use crate::gpt::cross_entropy;
 use crate::moe::enrich::{DynamicTanh, NGramHash, RelationBias};
 use crate::moe::signal::{
     DOCUMENTS, Hidden, MoeExtras, MoeSignal, PLATFORM, RELATIONS, STRUCTURE, Scores, Sides, TOKENS,
 };
 use burn::module::{Module, Param};
-use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Embedding, LayerNorm, Linear};
 use burn::tensor::{DType, Device, Int, Tensor};
 use burn_pipeline::ops::DeferredForward;
@@ -103,13 +103,6 @@ pub fn cross_entropies(next: Tensor<3>, ahead: Vec<Tensor<3>>, target: Tensor<2,
     };
     let ahead = ahead.into_iter().zip(1..).map(of).collect();
     (cross_entropy(next, target), ahead)
-}
-
-/// The mean cross-entropy of scores `[batch, seq, vocab]`.
-pub fn cross_entropy(scores: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-    let [batch, seq, vocab] = scores.dims();
-    let loss = CrossEntropyLossConfig::new().init(&scores.device());
-    loss.forward(scores.reshape([batch * seq, vocab]), target.reshape([batch * seq]))
 }
 
 /// Tokens, structure ids and platforms.

@@ -14,8 +14,8 @@ use crate::moe::gpt::MoeGptConfig;
 use crate::moe::signal::{DOCUMENTS, PLATFORM, RELATIONS, STRUCTURE, TOKENS};
 use crate::training::tokens;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_pipeline::payload::AnyTensor;
-use burn_pipeline_moe::extras::{BatchExtras, document_ids};
+use burn_pipeline::stage::Batch;
+use burn_pipeline_moe::extras::document_ids;
 
 /// The number of relations in the text.
 pub const RELATIONS_OF_TEXT: usize = 2;
@@ -24,30 +24,30 @@ pub const STRUCTURES_OF_TEXT: usize = 5;
 /// The number of ways in which windows start.
 pub const PLATFORMS_OF_TEXT: usize = 3;
 
-/// The side data that the model's stages read. Without `bos`, a window is one document.
-pub fn sides(model: &MoeGptConfig, windows: &Windows, bos: Option<u8>, device: &Device) -> BatchExtras {
+/// Adds the side data of these windows that the model's stages read. Without `bos`, a window is one document.
+pub fn with_sides(batch: Batch, model: &MoeGptConfig, windows: &Windows, bos: Option<u8>, device: &Device) -> Batch {
     let (inputs, seq) = (tokens(&windows.inputs, windows.seq, device), windows.seq);
     let found = match bos {
         Some(bos) => document_ids(inputs.clone(), i64::from(bos)),
         None => Tensor::zeros_like(&inputs),
     };
-    let mut sides = BatchExtras::new().by_sample(DOCUMENTS, AnyTensor::new(found));
+    let mut batch = batch.extra(DOCUMENTS, found);
     if model.relations > 0 {
-        sides = sides.by_sample(RELATIONS, AnyTensor::new(relations(windows, device)));
+        batch = batch.extra(RELATIONS, relations(windows, device));
     }
     if model.structures > 0 {
         let kinds: Vec<i32> = windows.inputs.iter().map(|&byte| kind(byte)).collect();
         let kinds = Tensor::<2, Int>::from_data(TensorData::new(kinds, [windows.rows(), seq]), device);
-        sides = sides.by_sample(STRUCTURE, AnyTensor::new(kinds));
+        batch = batch.extra(STRUCTURE, kinds);
     }
     if model.platforms > 0 {
         let begins: Vec<i32> = windows.inputs.chunks(seq).map(|row| beginning(row[0])).collect();
-        sides = sides.by_sample(PLATFORM, AnyTensor::new(Tensor::<1, Int>::from_ints(&*begins, device)));
+        batch = batch.extra(PLATFORM, Tensor::<1, Int>::from_ints(&*begins, device));
     }
     if !model.ahead.is_empty() {
-        sides = sides.by_sample(TOKENS, AnyTensor::new(inputs));
+        batch = batch.extra(TOKENS, inputs);
     }
-    sides
+    batch
 }
 
 /// The kind of a byte: small letter, capital, space, new line, anything else.
@@ -112,8 +112,9 @@ mod tests {
     fn only_what_the_model_reads_is_made() {
         let windows = Windows { seq: 2, inputs: b"Ab\n,".to_vec(), targets: b"b\n,c".to_vec() };
         let names = |model: &MoeGptConfig| {
-            let sides = sides(model, &windows, Some(b'\n'), &Device::flex());
-            sides.splits(2).unwrap().into_iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+            let batch = with_sides(Batch::new(()), model, &windows, Some(b'\n'), &Device::flex()).cut(2).unwrap();
+            let all = [DOCUMENTS, RELATIONS, STRUCTURE, PLATFORM, TOKENS];
+            all.into_iter().filter(|&name| batch.extra(0, &[name], 0).is_ok()).collect::<Vec<_>>()
         };
         assert_eq!(names(&MoeGptConfig::new()), [DOCUMENTS]);
         let model = MoeGptConfig::new().with_relations(2).with_structures(5).with_platforms(3);

@@ -1,6 +1,7 @@
 //! Experts parallel over data-parallel replicas: gradients, weights, auxiliary losses, loads and drops equal those
 //! of one device.
 
+mod blind;
 mod bytes;
 mod checkpoints;
 mod faults;
