@@ -45,10 +45,14 @@ impl Stage for Model {
 /// Creates a folder for this process.
 ///
 /// # Panics
-/// If it cannot be created.
+/// If it cannot be created, or if the seeds are not a checkpoint that the model loads: changes of them would then be
+/// refused before they are read.
 pub fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the folder for temporary files can be written");
+    write(&folder, include_str!("seeds/manifest/saved"), include_bytes!("seeds/tensors/saved"));
+    let seeds = Checkpoint::open(&folder).expect("the seeds are a checkpoint of this version");
+    seeds.load_module(Model::new(&Device::flex()), &Names::default()).expect("the model loads the seeds");
     folder
 }
 

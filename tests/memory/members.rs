@@ -74,7 +74,7 @@ fn each_replica_of_a_member_holds_its_part_of_the_pieces_alone() {
 }
 
 /// The rows of a microbatch.
-const ROWS: usize = 512;
+const ROWS: usize = 128;
 const MICROBATCHES: usize = 6;
 
 #[test]
@@ -152,7 +152,7 @@ fn the_peak_of_each_member_is_predicted_within_a_tenth_from_what_one_was_measure
                 true => StageBox::with_loss(pair(at), |y: Tensor<2>, t: Tensor<2>| (y - t).square().mean()),
             });
         let batch = |microbatches: usize| {
-            let x = Tensor::<2>::ones([ROWS / 4 * microbatches, WIDTH], &Device::flex());
+            let x = Tensor::<2>::ones([ROWS * microbatches, WIDTH], &Device::flex());
             Batch::new(x.clone()).target(x)
         };
         let profile = builder.measure_memory(batch(1), &HEAP).unwrap();

@@ -24,7 +24,7 @@ mod table;
 use burn_pipeline::plan::PlacementKind;
 use burn_pipeline::schedule::{all, by_name};
 use cases::{Case, Stacked, Translation};
-use cell::{Found, Mode, Plains, cell, compiled};
+use cell::{Found, Mode, Plains, compiled};
 use numbers::{CELLS, Numbers, Typed};
 use table::{Row, Verdict};
 
@@ -54,10 +54,10 @@ fn expected(name: &str, schedule: &str, mode: Mode) -> Result<(), &'static str> 
 
 /// Runs a module's cells and adds the wrong ones to `failures`.
 fn row<C: Case>(case: &C, failures: &mut Vec<String>) -> Row {
-    let mut row = Row::new(case.name());
+    let (mut row, mut plains) = (Row::new(case.name()), Plains::default());
     for schedule in schedules() {
         for mode in Mode::ALL {
-            let (found, expected) = (cell(case, schedule, mode), expected(case.name(), schedule, mode));
+            let (found, expected) = (plains.cell(case, schedule, mode), expected(case.name(), schedule, mode));
             let verdict = Verdict::of(&found);
             let holds = match (&found, expected) {
                 (Found::Distance(distance), Ok(())) => *distance == 0.0,

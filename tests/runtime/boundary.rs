@@ -173,6 +173,9 @@ fn another_kind_or_rank_is_refused_with_its_place() {
         error,
         BoundaryError::Mismatch { index: 1, got: TensorKind::Bool, got_rank: 3, expected, expected_rank }
     );
+    // Only tensors are counted.
+    let error = refused::<(Option<Floats>, i64, Ints)>((Some(floats(&[1.0])), 3_i64, bools(&[1])).into_payload());
+    assert!(matches!(error, BoundaryError::Mismatch { index: 1, .. }), "{error}");
     let rank = refused::<Ints>(ints(&[1]).unsqueeze::<2>().into_payload());
     assert_eq!(rank, BoundaryError::Mismatch { index: 0, got: TensorKind::Int, got_rank: 2, expected, expected_rank });
     let said = "tensor 0 of the payload is int of rank 2, but int of rank 1 is expected";

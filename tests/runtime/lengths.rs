@@ -98,7 +98,7 @@ proptest! {
         prop_assert_eq!(cut.len(), shapes.len());
         let zeros = cut.zeros(count, more).unwrap();
         prop_assert_eq!((zeros.len(), zeros.size(0)), (count, shapes[0].0 + more));
-        let input = zeros.input(0).unwrap();
+        let input = zeros.input(0);
         let tokens = input.tensors().next().unwrap();
         prop_assert_eq!(tokens.shape().to_vec(), vec![shapes[0].0 + more, shapes[0].1]);
         prop_assert_eq!(tokens.to_data().unwrap().iter::<i64>().sum::<i64>(), 0);

@@ -77,8 +77,8 @@ fn pieces_have_the_sizes_that_pytorch_gives() {
         assert_eq!(sizes(&cut), expected, "{samples} samples in {count}");
         // PyTorch cuts targets into `count` pieces, some empty; here they are cut like their inputs.
         for (piece, &size) in expected.iter().enumerate() {
-            assert_eq!(only(&cut.input(piece).unwrap()).shape().to_vec(), [size, 2]);
-            assert_eq!(only(&cut.target(piece).unwrap().unwrap()).shape().to_vec(), [size, 1]);
+            assert_eq!(only(&cut.input(piece)).shape().to_vec(), [size, 2]);
+            assert_eq!(only(&cut.target(piece).unwrap()).shape().to_vec(), [size, 1]);
         }
     }
 }
@@ -105,7 +105,7 @@ proptest! {
         let whole = (turned(0), Some(flags.clone()), vec![turned(2).float()]);
         type Whole = (Tensor<3, Int>, Option<Tensor<3, Bool>>, Vec<Tensor<3>>);
         let cut = Batch::new(whole.clone()).split_input(dims.map(Split::Dim).to_vec()).cut(count).unwrap();
-        let pieces = || (0..cut.len()).map(|piece| cut.input(piece).unwrap()).collect();
+        let pieces = || (0..cut.len()).map(|piece| cut.input(piece)).collect();
         let joined = Whole::from_payload(Microbatches::join(pieces(), Some(&dims)).unwrap()).unwrap();
         if dims == [0; 3] {
             let alike = Whole::from_payload(Microbatches::join(pieces(), None).unwrap()).unwrap();
@@ -128,7 +128,7 @@ proptest! {
             start += cut.size(piece);
             let extra = cut.extra(0, &["b", "a"], piece).unwrap();
             prop_assert_eq!(extra.tensors().map(|tensor| tensor.rank()).collect::<Vec<_>>(), [1, 2, 1]);
-            let (input, target) = (cut.input(piece).unwrap(), cut.target(piece).unwrap().unwrap());
+            let (input, target) = (cut.input(piece), cut.target(piece).unwrap());
             for tensor in input.tensors().chain(target.tensors()).chain(extra.tensors()) {
                 prop_assert_eq!(read(tensor), expected.clone());
             }
@@ -143,7 +143,7 @@ fn a_replicated_tensor_goes_whole_to_every_microbatch() {
     let cut = batch.extra("table", table.clone()).split_extra("table", vec![Split::Replicate]).cut(4).unwrap();
     assert_eq!(sizes(&cut), [2, 2, 2, 1]);
     for piece in 0..4 {
-        let (_, whole) = <(Tensor<2, Int>, Tensor<2>)>::from_payload(cut.input(piece).unwrap()).unwrap();
+        let (_, whole) = <(Tensor<2, Int>, Tensor<2>)>::from_payload(cut.input(piece)).unwrap();
         assert_eq!(whole.into_data(), table.clone().into_data());
         assert_eq!(read(only(&cut.extra(0, &["table"], piece).unwrap())), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     }

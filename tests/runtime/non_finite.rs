@@ -223,7 +223,7 @@ struct Counting<L> {
 }
 
 impl<L: Link> Link for Counting<L> {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive);
     burn_pipeline::forward_link!(link: probe, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

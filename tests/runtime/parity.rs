@@ -44,20 +44,19 @@ pub(crate) fn assert_parity<C: Case>(case: &C, builder: &Builder, microbatches: 
     assert_equal(case, &mut builder.clone().build().unwrap(), &plain, &format!("{name}, {samples} samples"));
 }
 
-/// Like [`assert_parity`], for stages with unused outputs. Captured stages learn which from a first batch, whose
+/// Like [`assert_equal`], for stages with unused outputs. Captured stages learn which from a first batch, whose
 /// gradients may be added in another order.
-pub(crate) fn assert_parity_from_the_second_batch<C: Case>(
+pub(crate) fn assert_equal_from_the_second_batch<C: Case>(
     case: &C,
-    builder: &Builder,
-    (microbatches, samples): (usize, usize),
+    pipeline: &mut Pipeline,
+    plain: &Plain,
     name: &str,
 ) {
-    let (mut pipeline, plain) = (builder.clone().build().unwrap(), Plain::new(case, microbatches, samples));
-    for (got, expected) in gradients(case, &mut pipeline).iter().zip(&plain.steps[0].0.gradients) {
+    for (got, expected) in gradients(case, pipeline).iter().zip(&plain.steps[0].0.gradients) {
         let close = got.len() == expected.len() && got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
         assert!(close, "gradients of the first batch: {name}: {got:?}, {expected:?}");
     }
-    assert_equal(case, &mut pipeline, &plain, &format!("{name}, {samples} samples"));
+    assert_equal(case, pipeline, plain, name);
 }
 
 /// The gradients of the batch, without changing the pipeline.

@@ -1,11 +1,11 @@
 //! Captured programs split the backward and are right: compared with the plain engine, tensor by tensor.
 
 use crate::cases::{Case, Stack, Text, read};
-use crate::parity::{assert_parity, builder};
+use crate::parity::{Plain, assert_equal, builder};
 use burn::tensor::Tensor;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{SplitBackward, StageBox};
-use burn_pipeline::train::{Builder, StageContext};
+use burn_pipeline::train::{Pipeline, StageContext};
 
 mod agreement;
 mod extension;
@@ -13,46 +13,44 @@ pub(crate) mod models;
 mod programs;
 mod refusals;
 
-/// For every stage after one batch: whether it is captured, and for how many shapes.
-fn engines<C: Case>(builder: &Builder, case: &C) -> Vec<(bool, usize)> {
-    let mut pipeline = builder.clone().build().unwrap();
-    pipeline.accumulate(case.batch()).unwrap();
+/// For every stage: whether it is captured, and for how many shapes.
+fn engines(pipeline: &mut Pipeline) -> Vec<(bool, usize)> {
     let engines = pipeline.engines().unwrap();
     engines.into_iter().map(|(_, report)| (report.captured, report.programs.len())).collect()
 }
 
-fn assert_split<C: Case>(new: impl Fn(usize) -> C, name: &str, ranks: usize, chunks: usize) {
-    let schedule = by_name(name).unwrap();
+/// Asserts parity under each schedule, for its ranks and chunks.
+fn assert_split<C: Case>(new: impl Fn(usize) -> C, schedules: &[(&str, usize, usize)]) {
     for (microbatches, samples) in [(1, 1), (3, 5), (5, 5), (8, 11)] {
         let case = new(samples);
-        let builder = builder::<C>(schedule.as_ref(), Size { ranks, chunks, microbatches });
-        assert_parity(&case, &builder, microbatches, samples, &format!("{name} on {ranks} ranks"));
-        let sizes = if samples % microbatches == 0 { 1 } else { 2 };
-        let expected = vec![(true, sizes); ranks * chunks];
-        assert_eq!(engines(&builder, &case), expected, "{name} on {ranks} ranks");
+        let plain = Plain::new(&case, microbatches, samples);
+        for &(name, ranks, chunks) in schedules {
+            let size = Size { ranks, chunks, microbatches };
+            let mut pipeline = builder::<C>(by_name(name).unwrap().as_ref(), size).build().unwrap();
+            let place = format!("{name} on {ranks} ranks, {samples} samples");
+            assert_equal(&case, &mut pipeline, &plain, &place);
+            let sizes = if samples % microbatches == 0 { 1 } else { 2 };
+            assert_eq!(engines(&mut pipeline), vec![(true, sizes); ranks * chunks], "{place}");
+        }
     }
 }
 
 #[test]
 fn split_schedules_run_captured_stages_that_equal_the_plain_loop_bit_for_bit() {
-    for ranks in 1..=4 {
-        assert_split(Stack::new, "ZBH1", ranks, 1);
-    }
-    for ranks in [1, 2, 4] {
-        assert_split(Stack::new, "InterleavedZeroBubble", ranks, 2);
-    }
-    assert_split(Text::new, "ZBH1", 2, 1);
-    assert_split(Text::new, "ZBVZeroBubble", 2, 2);
+    let interleaved = [1, 2, 4].map(|ranks| ("InterleavedZeroBubble", ranks, 2));
+    assert_split(Stack::new, &[&[1, 2, 3, 4].map(|ranks| ("ZBH1", ranks, 1))[..], &interleaved].concat());
+    assert_split(Text::new, &[("ZBH1", 2, 1), ("ZBVZeroBubble", 2, 2)]);
 }
 
 #[test]
 fn captured_stages_run_whole_backwards_too() {
+    let case = Text::new(5);
+    let plain = Plain::new(&case, 3, 5);
     for name in ["GPipe", "1F1B"] {
-        let schedule = by_name(name).unwrap();
-        let case = Text::new(5);
-        let builder = builder::<Text>(schedule.as_ref(), Size::new(2, 3)).split(SplitBackward::Captured);
-        assert_parity(&case, &builder, 3, 5, name);
-        assert_eq!(engines(&builder, &case), vec![(true, 2); 2]);
+        let builder = builder::<Text>(by_name(name).unwrap().as_ref(), Size::new(2, 3));
+        let mut pipeline = builder.split(SplitBackward::Captured).build().unwrap();
+        assert_equal(&case, &mut pipeline, &plain, name);
+        assert_eq!(engines(&mut pipeline), vec![(true, 2); 2]);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Plans whose transfers have separate waits, and plans whose communication was moved, give the same numbers.
 
 use crate::cases::{Case, Stack, Text};
-use crate::parity::{assert_parity, builder};
+use crate::parity::{Plain, assert_equal, builder};
 use burn_pipeline::cost::{Profile, UniformCosts};
 use burn_pipeline::pass::overlap::{OverlapOptions, OverlapPass};
 use burn_pipeline::pass::{Placing, WaitOptions};
@@ -27,11 +27,15 @@ fn running<C: Case>((name, ranks, chunks): (&str, usize, usize), microbatches: u
 
 #[test]
 fn a_plan_with_waits_equals_the_plain_loop_bit_for_bit() {
+    let (text, stack) = (Text::new(8), Stack::new(8));
+    let (plain_text, plain_stack) = (Plain::new(&text, 8, 8), Plain::new(&stack, 8, 8));
     for schedule in SCHEDULES {
         for placing in [Placing::AtOnce, Placing::Late] {
             let plan = lowered(schedule, 8).with_waits(&WaitOptions::all(placing));
-            assert_parity(&Text::new(8), &running::<Text>(schedule, 8, plan.clone()), 8, 8, schedule.0);
-            assert_parity(&Stack::new(8), &running::<Stack>(schedule, 8, plan), 8, 8, schedule.0);
+            let mut of_text = running::<Text>(schedule, 8, plan.clone()).build().unwrap();
+            assert_equal(&text, &mut of_text, &plain_text, schedule.0);
+            let mut of_stack = running::<Stack>(schedule, 8, plan).build().unwrap();
+            assert_equal(&stack, &mut of_stack, &plain_stack, schedule.0);
         }
     }
 }
@@ -40,13 +44,15 @@ fn a_plan_with_waits_equals_the_plain_loop_bit_for_bit() {
 fn a_plan_whose_communication_was_moved_equals_the_plain_loop_bit_for_bit() {
     let simulate = SimulateOptions { overlap: false, ..SimulateOptions::default() };
     let options = OverlapOptions { simulate, extra_bytes: 8.0, ..OverlapOptions::default() };
+    let text = Text::new(8);
+    let plain = Plain::new(&text, 8, 8);
     for schedule in SCHEDULES {
         let plan = lowered(schedule, 8);
         let costs = UniformCosts::new(1.0, 1.0, 1.0).with_transfer(0.5);
         let profile = Profile::uniform(plan.placement(), costs).unwrap();
         let moved = plan.overlap(&profile, &OverlapPass::ALL, &options).unwrap().plan;
         assert_ne!(moved.rows(), plan.rows(), "{}", schedule.0);
-        assert_parity(&Text::new(8), &running::<Text>(schedule, 8, moved), 8, 8, schedule.0);
+        assert_equal(&text, &mut running::<Text>(schedule, 8, moved).build().unwrap(), &plain, schedule.0);
     }
 }
 

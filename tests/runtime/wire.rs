@@ -87,7 +87,7 @@ fn message(header: Header, pieces: &[Piece]) -> Message {
         Piece::Host(value) => PayloadPart::Host(value.clone()),
         Piece::Tensor(dtype, shape, bytes) => {
             let data = TensorData::from_bytes_vec(bytes.clone(), shape.clone(), *dtype);
-            PayloadPart::Tensor(AnyTensor::from_data_exact(data, &Device::flex()))
+            PayloadPart::Tensor(AnyTensor::from_data(data, &Device::flex()))
         }
     };
     Message { header, payload: Payload::from_parts(pieces.iter().map(part)) }
@@ -263,7 +263,7 @@ fn bodies_that_are_not_announced_are_refused() {
 fn a_tensor_that_nobody_else_holds_is_sent_from_where_it_is() {
     let data = TensorData::new(vec![1.0f32; 1 << 16], [1 << 16]);
     let place = data.as_bytes().as_ptr();
-    let tensor = AnyTensor::from_data_exact(data, &Device::flex());
+    let tensor = AnyTensor::from_data(data, &Device::flex());
     let mut payload = Payload::default();
     payload.push_tensor(tensor);
     let packed = Packed::new(Message { header: some_header(), payload }).unwrap();

@@ -81,7 +81,7 @@ impl Stage for Part {
         let (index, stages) = self.place;
         let skips = Skips(if index == 0 { vec![Cut::new(y.clone(), group)] } else { Vec::new() });
         match index + 1 == stages {
-            true => (Some(Cut::<3, 1>::new(y, group).whole(group)), None, skips),
+            true => (Some(group.gather_from(y, 1)), None, skips),
             false => (None, Some(Cut::new(y, self.claims.as_ref().unwrap_or(group))), skips),
         }
     }
@@ -199,6 +199,9 @@ fn pieces_that_are_cut_otherwise_are_refused_with_both_shapes() {
     );
     let error = Cut::<3, 1>::from_payload(x().into_payload()).unwrap_err().to_string();
     assert!(error.contains("is float F32 [2, 3, 4], but a piece of"), "{error}");
+    let second = (Some(x()), x()).into_payload();
+    let error = <(Option<Tensor<3>>, Cut<3, 1>)>::from_payload(second).unwrap_err().to_string();
+    assert!(error.starts_with("tensor 1 of the payload is"), "{error}");
     let error = Tensor::<3>::from_payload(Cut::<3, 1>::new(x(), &group).into_payload()).unwrap_err().to_string();
     assert!(
         error.contains("a piece of [2, 3, 4]") && error.ends_with("but a whole float tensor of rank 3 is expected")

@@ -84,7 +84,7 @@ struct Noting<L> {
 }
 
 impl<L: Link> Link for Noting<L> {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(link: probe, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

@@ -2,7 +2,7 @@
 //! loop does.
 
 use crate::model::{Grid, builder_of};
-use crate::parity::{ENGINES, SAMPLES, SCHEDULES, assert_close, plain, trained};
+use crate::parity::{ENGINES, SAMPLES, assert_close, plain, schedules, trained};
 use crate::plain::{SEQUENCE, SMALL};
 use burn_pipeline::stage::{Accumulation, StageBox};
 
@@ -13,7 +13,7 @@ fn every_schedule_and_engine_with_shards_of_pieces_trains_as_the_plain_loop_does
     for config in [SMALL, SEQUENCE] {
         let expected = plain(config, SAMPLES);
         for grid in GRIDS {
-            for schedule in SCHEDULES {
+            for schedule in schedules(grid.0) {
                 for (engine, split, compile) in ENGINES {
                     let builder = builder_of(config, schedule, grid).sharded(true).split(split).compile(compile);
                     let place = format!("{schedule:?} on {grid:?}, {engine}");

@@ -72,7 +72,7 @@ impl ReplicaGroup {
         let mut done = Vec::new();
         for at in 0..self.reductions.len() {
             let Reduction { stage, summed, .. } = self.reductions[at];
-            if !summed && self.set.has_all(header(stage, false)) {
+            if !summed && self.set.may_overtake() && self.set.has_all(header(stage, false)) {
                 self.sum(at)?;
             }
             if self.reductions[at].summed && (self.is_sharded(stage) || self.set.has_all(header(stage, true))) {

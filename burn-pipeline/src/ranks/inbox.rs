@@ -8,8 +8,8 @@
 //!    rank has reached their turn. They are announced as possibly early when the reduction starts.
 //! 3. A stage's own exchanges wait for their message at once and post nothing: the message may come after posted and
 //!    early ones, and before a posted sum.
-//! 4. Over links that cannot probe ([`Link::probe`]) no sum is sent before its turn, so the posted order is the
-//!    order of arrival.
+//! 4. Over links that cannot probe ([`Link::probe`]) no sum is sent before its turn ([`Inbox::can_look`]), so the
+//!    posted order is the order of arrival.
 
 use crate::link::{Activity, Header, Link, LinkError};
 use crate::payload::Payload;
@@ -22,9 +22,15 @@ pub(crate) struct Inbox {
     received: HashMap<(usize, Header), Payload>,
     posted: HashMap<usize, VecDeque<Header>>,
     early: HashSet<(usize, Header)>,
+    looked: bool,
 }
 
 impl Inbox {
+    /// Returns true if the link has shown what has arrived, so that the others may get sums before their turn.
+    pub(crate) fn can_look(&self) -> bool {
+        self.looked
+    }
+
     /// Posts a message that arrives after those posted before it.
     pub(crate) fn post(&mut self, from: usize, header: Header) {
         self.early.remove(&(from, header));
@@ -67,7 +73,9 @@ impl Inbox {
         let mut silent = Vec::new();
         for rank in from {
             loop {
-                match link.probe(&[rank], Instant::now())? {
+                let arrived = link.probe(&[rank], Instant::now())?;
+                self.looked |= arrived.is_some();
+                match arrived {
                     Some((_, header)) if self.expects(rank, header) => {
                         let payload = link.receive(rank, header, deadline)?;
                         self.store(rank, header, payload);
@@ -102,6 +110,7 @@ impl Inbox {
             link.set_activity(Activity::Waiting(next, from));
             // Whatever arrives first is received, since an early sum may come before the posted message.
             let arrived = link.probe(&[from], poll_deadline(deadline))?;
+            self.looked |= arrived.is_some();
             let awaited = |came: &Header| *came == header || self.expects(from, *came);
             let next = arrived.map(|(_, came)| came).filter(awaited).unwrap_or(next);
             let payload = link.receive(from, next, deadline).map_err(|error| error.since(began))?;

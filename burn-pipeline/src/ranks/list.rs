@@ -173,7 +173,7 @@ mod tests {
     fn tensor(number: usize, shape: &[usize], double: bool) -> AnyTensor {
         let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| (number * 100 + i) as f32).collect();
         let data = TensorData::new(values, shape.to_vec());
-        AnyTensor::from_data_exact(data.convert_dtype(if double { DType::F64 } else { DType::F32 }), &Device::flex())
+        AnyTensor::from_data(data.convert_dtype(if double { DType::F64 } else { DType::F32 }), &Device::flex())
     }
 
     proptest! {

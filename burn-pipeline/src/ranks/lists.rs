@@ -74,6 +74,11 @@ impl RankSet {
         self.over_link(|link, _| self.with_messages(|messages| messages.receive_arrived(link, others, self.deadline())))
     }
 
+    /// Returns true if a sum may be sent before its turn: members see what has arrived.
+    pub(crate) fn may_overtake(&self) -> bool {
+        self.with_messages(|messages| messages.can_look())
+    }
+
     /// Returns true if this message of each other member was received and not yet used.
     pub(crate) fn has_all(&self, header: Header) -> bool {
         self.with_messages(|messages| self.others().all(|(_, rank)| messages.has(rank, header)))

@@ -7,15 +7,17 @@ mod rich;
 mod unused;
 
 use crate::cases::Case;
-use crate::parity::{assert_parity, assert_parity_from_the_second_batch, builder};
+use crate::parity::{Plain, assert_equal, assert_equal_from_the_second_batch, builder};
 use burn_pipeline::payload::Validate;
 use burn_pipeline::schedule::{Size, by_name};
 use burn_pipeline::stage::{Accumulation, SplitBackward};
 
 fn over_every_kind_of_schedule<C: Case>(captured: bool, new: impl Fn(usize) -> C) {
-    for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
-        for ranks in 1..=4 {
-            for (microbatches, samples) in [(1, 3), (3, 5), (4, 4)] {
+    for (microbatches, samples) in [(1, 3), (3, 5), (4, 4)] {
+        let case = new(samples);
+        let plain = Plain::new(&case, microbatches, samples);
+        for (schedule, chunks) in [("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2), ("ZBV", 2)] {
+            for ranks in 1..=4 {
                 let size = Size { ranks, chunks, microbatches };
                 let builder = builder::<C>(by_name(schedule).unwrap().as_ref(), size);
                 let split = match microbatches {
@@ -27,10 +29,10 @@ fn over_every_kind_of_schedule<C: Case>(captured: bool, new: impl Fn(usize) -> C
                 let validate = if microbatches == 4 { Validate::EveryMicrobatch } else { Validate::Off };
                 let builder = builder.accumulation(Accumulation::Ordered).split(split).validate(validate);
                 let name = format!("{schedule} on {ranks} ranks with {chunks} chunks");
-                let case = new(samples);
+                let mut pipeline = builder.build().unwrap();
                 match captured && split != SplitBackward::Eager {
-                    true => assert_parity_from_the_second_batch(&case, &builder, (microbatches, samples), &name),
-                    false => assert_parity(&case, &builder, microbatches, samples, &name),
+                    true => assert_equal_from_the_second_batch(&case, &mut pipeline, &plain, &name),
+                    false => assert_equal(&case, &mut pipeline, &plain, &name),
                 }
             }
         }

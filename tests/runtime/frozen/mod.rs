@@ -130,7 +130,7 @@ struct Counting<L> {
 }
 
 impl<L: Link> Link for Counting<L> {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive);
     burn_pipeline::forward_link!(link: probe, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

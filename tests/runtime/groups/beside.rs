@@ -48,7 +48,7 @@ impl HeldBack {
 }
 
 impl Link for HeldBack {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, receive);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, receive);
     burn_pipeline::forward_link!(link: all_gather, abort);
 
     fn probe(&mut self, from: &[usize], deadline: Instant) -> Result<Option<(usize, Header)>, LinkError> {

@@ -35,7 +35,7 @@ struct Tampering {
 }
 
 impl Link for Tampering {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(link: receive, probe, all_gather, abort);
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {

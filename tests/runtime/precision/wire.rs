@@ -59,7 +59,7 @@ struct Counting {
 }
 
 impl Link for Counting {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(link: receive, probe, all_gather, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

@@ -17,7 +17,7 @@ struct Unreadable {
 }
 
 impl Link for Unreadable {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive, probe);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive, probe);
     burn_pipeline::forward_link!(link: all_gather, barrier, abort, interrupt, recover);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
