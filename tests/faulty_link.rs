@@ -148,7 +148,7 @@ impl<L> Faulty<L> {
 }
 
 impl<L: Link> Link for Faulty<L> {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity);
     burn_pipeline::forward_link!(link: probe, abort);
 
     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {

@@ -7,7 +7,7 @@
 //! needs from its caller: the tensors, and an interpreter for operations that are not compiled.
 
 use crate::clean::clean;
-use crate::graph::{bytes, is_float, name};
+use crate::graph::{bytes, is_float, operation_name};
 use crate::half::Half;
 use crate::matmul::{add_matmul, matmul, multiply_one};
 use crate::mismatch::Mismatch;
@@ -125,7 +125,7 @@ impl Compiled {
                 Work::Matmul { .. } => summary.matmuls += 1,
                 Work::Convolve(_) => summary.convolutions += 1,
                 Work::Place(parts) => summary.matmuls += parts.iter().filter(|part| part.matmul).count(),
-                Work::Interpret(op) => *summary.interpreted.entry(name(op)).or_default() += 1,
+                Work::Interpret(op) => *summary.interpreted.entry(operation_name(op)).or_default() += 1,
                 Work::Fill(_) | Work::View(_) => {}
             }
         }
@@ -163,7 +163,7 @@ impl<T: Tensors> Checked<'_, T> {
     fn named(&self, mismatch: Mismatch, tensor: &TensorIr) -> T::Error {
         let mut makers = self.all.iter().filter(|step| step.outputs.iter().any(|output| output.id == tensor.id));
         let operation = makers.find_map(|step| match &step.work {
-            Work::Interpret(op) => Some(name(op)),
+            Work::Interpret(op) => Some(operation_name(op)),
             _ => None,
         });
         Mismatch { operation, ..mismatch }.into()

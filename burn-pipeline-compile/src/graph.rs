@@ -10,7 +10,7 @@ use burn::backend::flex::Layout;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr};
 use burn::tensor::{DType, Shape, Slice};
 use std::collections::{HashMap, HashSet};
-use std::fmt::{Display, Formatter, Result};
+use std::fmt::{Debug, Display, Formatter, Result};
 
 /// A program during compilation.
 #[derive(Clone, PartialEq, Debug)]
@@ -339,20 +339,28 @@ pub(crate) fn text(tensor: &TensorIr) -> String {
 /// An interpreted operation with its inputs.
 fn head(op: &OperationIr) -> String {
     let reads: Vec<String> = op.inputs().map(text).collect();
-    format!("{}({})", name(op), reads.join(", "))
+    format!("{}({})", operation_name(op), reads.join(", "))
 }
 
 /// An operation's name in Burn's IR: the variant that holds its tensors, or a custom operation's own name.
-pub(crate) fn name(op: &OperationIr) -> String {
-    if let OperationIr::Custom(op) = op {
-        return op.id.clone();
+pub fn operation_name(op: &OperationIr) -> String {
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => variant(op),
+        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => variant(op),
+        OperationIr::Bool(op) => variant(op),
+        OperationIr::Int(op) => variant(op),
+        OperationIr::Float(_, op) => variant(op),
+        OperationIr::Module(op) => variant(op),
+        OperationIr::Activation(op) => variant(op),
+        OperationIr::Distributed(op) => variant(op),
+        OperationIr::Custom(op) => op.id.clone(),
+        OperationIr::Init(_) => "Init".to_owned(),
+        OperationIr::Drop(_) => "Drop".to_owned(),
     }
-    let debug = format!("{op:?}");
-    let mut parts = debug.split(['(', ')', ' ', '{', ',']).filter(|part| !part.is_empty());
-    let schedule = parts.next().unwrap_or_default();
-    let inner = match schedule {
-        "NumericFloat" | "NumericInt" | "Float" => parts.nth(1),
-        _ => parts.next(),
-    };
-    inner.unwrap_or(schedule).to_owned()
+}
+
+/// A variant's name: what an enum's debug text starts with.
+fn variant(op: &impl Debug) -> String {
+    let text = format!("{op:?}");
+    text.split(['(', ' ', '{']).next().unwrap_or_default().to_owned()
 }

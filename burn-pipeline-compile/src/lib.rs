@@ -68,6 +68,7 @@ mod tile;
 mod view;
 
 pub use compiled::{Compiled, Summary, Tensors};
+pub use graph::operation_name;
 pub use hold::hold_less;
 pub use memory::Memory;
 pub use mismatch::Mismatch;

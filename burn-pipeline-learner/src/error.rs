@@ -80,15 +80,7 @@ impl LearnError {
     /// The rank that failed; 0 if no rank failed.
     fn rank(&self) -> usize {
         match self {
-            Self::Pipeline(error) if error.of_rank().is_some() => match error.of_rank().map(ExecuteError::cause) {
-                Some(
-                    ExecuteError::Panic { rank, .. }
-                    | ExecuteError::RankPanic { rank, .. }
-                    | ExecuteError::Stage { rank, .. }
-                    | ExecuteError::Link { rank, .. },
-                ) => *rank,
-                _ => 0,
-            },
+            Self::Pipeline(error) if error.of_rank().is_some() => error.of_rank().map_or(0, ExecuteError::rank),
             Self::Pipeline(PipelineError::Silent { rank, .. }) => *rank,
             Self::Pipeline(PipelineError::Closed(failure) | PipelineError::Uneven(failure))
             | Self::Link(LinkError::Peer(failure)) => failure.rank,

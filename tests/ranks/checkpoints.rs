@@ -162,7 +162,7 @@ struct StruckWhileSaving {
 }
 
 impl Link for StruckWhileSaving {
-    burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, send, receive, probe);
+    burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, send, receive, probe);
     burn_pipeline::forward_link!(link: all_gather, abort);
 
     fn set_activity(&mut self, activity: Activity) {

@@ -43,7 +43,7 @@ impl ReplicaGroup {
                         if data.num_elements() != expected || data.dtype() != parameter.dtype {
                             return Ok(Err(format!("`{field}` differs from its parameter in shape or element type")));
                         }
-                        Some(AnyTensor::from_data_exact(data.clone(), &device))
+                        Some(AnyTensor::from_data(data.clone(), &device))
                     }
                     _ => None,
                 });
@@ -71,7 +71,7 @@ impl ReplicaGroup {
         for parameter in self.parameters_of(stage) {
             let Some(state) = states.get_mut(&parameter.id) else { continue };
             for data in tensors_like(state, &parameter.shape) {
-                let whole = AnyTensor::from_data_exact(data.clone(), &device);
+                let whole = AnyTensor::from_data(data.clone(), &device);
                 let piece = cut(whole, self.set.size()).swap_remove(self.set.place());
                 *data = parameter.in_rank(piece).into_data()?;
             }

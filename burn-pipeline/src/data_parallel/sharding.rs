@@ -58,7 +58,7 @@ impl ReplicaGroup {
             let device = weight.device();
             let piece = cut(weight, replicas).swap_remove(own);
             // Copied through the host: a view would keep the storage of the whole parameter.
-            Ok(p.in_rank(AnyTensor::from_data_exact(piece.into_data()?, &device)))
+            Ok(p.in_rank(AnyTensor::from_data(piece.into_data()?, &device)))
         };
         let pieces = parameters.iter().map(piece).collect::<Result<Vec<_>, String>>()?;
         Values::Stepped.set(held, parameters, pieces);

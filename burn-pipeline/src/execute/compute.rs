@@ -10,7 +10,7 @@ use super::run_state::RunState;
 use super::transfer::along;
 use crate::link::Link;
 use crate::payload::{Boundary, Payload, PayloadPart, StagePort};
-use crate::stage::{BackwardCall, ForwardCall, Gradients, LOSS_SEED, LossPart, MicrobatchError, StageError, loss_seed};
+use crate::stage::{BackwardCall, ForwardCall, Gradients, LOSS_SEED, LossPart, StageError, loss_seed};
 use burn_pipeline_plan::plan::{MicrobatchTask, Op};
 
 impl Executor {
@@ -41,7 +41,7 @@ impl Executor {
         let input = match stage.previous() {
             None if self.has_parallel_embedding() => self.embedded(state, task)?,
             None => {
-                let input = self.on_device(state.run.batch.input(index))?;
+                let input = self.link.to_device(state.run.batch.input(index));
                 state.note(task, "input", None, &input);
                 input
             }
@@ -57,10 +57,7 @@ impl Executor {
         if extra.parts().next().is_some() {
             state.note(task, "extras", None, &extra);
         }
-        let target = match ends_route {
-            true => state.run.batch.target(index).map_err(|source| self.batch_error(source))?,
-            false => None,
-        };
+        let target = if ends_route { state.run.batch.target(index) } else { None };
         let target = target.map(|target| self.link.to_device(target));
         if let Some(target) = &target {
             state.note(task, "target", None, target);
@@ -83,7 +80,8 @@ impl Executor {
                 let seed = state.run.seeding.seed(batch, index);
                 Payload::from_parts([PayloadPart::Tensor(loss_seed(seed, &self.device))])
             } else {
-                self.on_device(batch.extra(stage.index(), &[name], index))?
+                let piece = batch.extra(stage.index(), &[name], index);
+                self.link.to_device(piece.map_err(|source| ExecuteError::Batch { rank, source })?)
             };
             let before = gradients.len();
             gradients.extend(wanted(name, &extra));
@@ -178,13 +176,5 @@ impl Executor {
     /// Reads the gradients that another stage sent.
     pub(super) fn as_gradients(&self, task: MicrobatchTask, payload: Payload) -> Result<Gradients, ExecuteError> {
         Gradients::from_payload(payload).map_err(|error| self.stage_error(task, StageError::Input(error)))
-    }
-
-    pub(super) fn on_device(&self, piece: Result<Payload, MicrobatchError>) -> Result<Payload, ExecuteError> {
-        piece.map(|piece| self.link.to_device(piece)).map_err(|source| self.batch_error(source))
-    }
-
-    pub(super) fn batch_error(&self, source: MicrobatchError) -> ExecuteError {
-        ExecuteError::Batch { rank: self.rank(), source }
     }
 }

@@ -204,6 +204,41 @@ impl ExecuteError {
         }
     }
 
+    /// The rank that failed.
+    pub fn rank(&self) -> usize {
+        match self {
+            ExecuteError::InRun { source, .. } => source.rank(),
+            ExecuteError::Stage { rank, .. }
+            | ExecuteError::Panic { rank, .. }
+            | ExecuteError::RankPanic { rank, .. }
+            | ExecuteError::Link { rank, .. }
+            | ExecuteError::Handshake { rank, .. }
+            | ExecuteError::Batch { rank, .. }
+            | ExecuteError::NoInput { rank, .. }
+            | ExecuteError::NoStage { rank, .. }
+            | ExecuteError::Layers { rank, .. }
+            | ExecuteError::Gathered { rank, .. }
+            | ExecuteError::NotByElement { rank, .. }
+            | ExecuteError::CutReplaced { rank, .. }
+            | ExecuteError::AdaptedAfterCut { rank, .. }
+            | ExecuteError::OrderedOverReplicas { rank, .. }
+            | ExecuteError::Module { rank, .. }
+            | ExecuteError::TrainedChanged { rank, .. }
+            | ExecuteError::Unfrozen { rank, .. }
+            | ExecuteError::ForwardState { rank, .. }
+            | ExecuteError::ElementType { rank, .. }
+            | ExecuteError::MembersDiffer { rank, .. }
+            | ExecuteError::MembersDrift { rank, .. }
+            | ExecuteError::Drifted { rank, .. }
+            | ExecuteError::Shared { rank, .. }
+            | ExecuteError::Memory { rank, .. }
+            | ExecuteError::DeviceLost { rank, .. }
+            | ExecuteError::Device { rank, .. }
+            | ExecuteError::Threads { rank, .. }
+            | ExecuteError::Decode { rank, .. } => *rank,
+        }
+    }
+
     /// Refuses another rank's data about stages that the plan does not have.
     pub(crate) fn refuse_unknown(
         rank: usize,

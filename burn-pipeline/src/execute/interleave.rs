@@ -101,10 +101,10 @@ impl Executor {
             // Compares `done / all` of both parts without division.
             if forwards_done * backwards <= backwards_done * forwards {
                 forwards_done += 1;
-                self.caught(forward.stage(), forward, |stage| stage.engine_mut().advance(Direction::Forward, 1))?;
+                self.caught(forward.stage(), forward, |stage| stage.engine_mut().advance(Direction::Forward))?;
             } else {
                 backwards_done += 1;
-                self.caught(backward.stage(), backward, |stage| stage.engine_mut().advance(Direction::Backward, 1))?;
+                self.caught(backward.stage(), backward, |stage| stage.engine_mut().advance(Direction::Backward))?;
             }
         }
         Ok(())

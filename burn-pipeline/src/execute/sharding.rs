@@ -89,11 +89,6 @@ impl Executor {
         self.group.update_trained(&self.stages).map_err(|stage| ExecuteError::TrainedChanged { rank, stage })
     }
 
-    /// Gives sharded stages the sums of their pieces' gradients.
-    pub(crate) fn set_shard_gradients(&mut self) {
-        self.group.set_shard_gradients(&mut self.stages);
-    }
-
     /// The whole state of a stage's optimizer. The inner error is the optimizer's, and interrupts no other rank. For a
     /// sharded stage an error ends the call, since other replicas wait for this one's pieces.
     pub(crate) fn gather_optimizer_states(
@@ -122,10 +117,5 @@ impl Executor {
             self.group.cut_optimizer_states(stage, states, held.as_ref())?;
         }
         held.offer(state).map_err(|error| error.to_string())
-    }
-
-    /// Drops started exchanges and what they have gathered.
-    pub(crate) fn cancel_exchanges(&mut self) {
-        self.group.clear();
     }
 }

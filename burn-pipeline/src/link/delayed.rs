@@ -132,7 +132,7 @@ fn without_due(payload: Payload) -> Option<(Payload, SystemTime)> {
 }
 
 impl Link for Delayed {
-    crate::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity);
+    crate::forward_link!(link: rank, ranks, monitor, to_device, set_activity);
     crate::forward_link!(link: all_gather, abort, interrupt);
 
     fn send(&mut self, to: usize, mut message: Message, deadline: Instant) -> Result<(), LinkError> {

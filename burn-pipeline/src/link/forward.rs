@@ -20,7 +20,7 @@
 /// }
 ///
 /// impl<L: Link> Link for Counting<L> {
-///     burn_pipeline::forward_link!(link: rank, ranks, overlaps, monitor, to_device, set_activity, receive);
+///     burn_pipeline::forward_link!(link: rank, ranks, monitor, to_device, set_activity, receive);
 ///     burn_pipeline::forward_link!(link: probe, all_gather, abort);
 ///
 ///     fn send(&mut self, to: usize, message: Message, deadline: Instant) -> Result<(), LinkError> {
@@ -34,7 +34,6 @@ macro_rules! forward_link {
     ($link:tt: $($method:ident),+ $(,)?) => { $($crate::forward_link!(@ $link $method);)+ };
     (@ $link:tt rank) => { $crate::forward_link!(@get $link rank(self) -> usize); };
     (@ $link:tt ranks) => { $crate::forward_link!(@get $link ranks(self) -> usize); };
-    (@ $link:tt overlaps) => { $crate::forward_link!(@get $link overlaps(self) -> bool); };
     (@ $link:tt monitor) => {
         $crate::forward_link!(@get $link monitor(self) -> ::std::sync::Arc<dyn $crate::link::Monitor>);
     };

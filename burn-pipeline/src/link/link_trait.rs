@@ -10,19 +10,14 @@ use std::time::Instant;
 
 /// One rank's end of a link.
 ///
-/// Messages from one rank to another arrive in the order of the sends. No send waits for its receive: a rank
-/// receives messages where it uses them, so two ranks whose sends waited would deadlock.
+/// Messages from one rank to another arrive in the order of the sends, and travel while ranks compute. No send waits
+/// for its receive: a rank receives messages where it uses them, so two ranks whose sends waited would deadlock.
 pub trait Link: Send {
     /// This rank.
     fn rank(&self) -> usize;
 
     /// The number of ranks.
     fn ranks(&self) -> usize;
-
-    /// Returns true if messages travel while ranks compute.
-    fn overlaps(&self) -> bool {
-        true
-    }
 
     /// A view of the link for a thread that does not hold it.
     fn monitor(&self) -> Arc<dyn Monitor>;

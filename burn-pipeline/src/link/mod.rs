@@ -32,7 +32,6 @@ pub mod kit;
 mod launch;
 mod launcher;
 mod link_trait;
-mod logged;
 mod monitor;
 mod moving_deadline;
 mod rendezvous;
@@ -51,12 +50,11 @@ pub use header::{Header, Message, MessageKind};
 pub use launch::{Launch, LaunchError};
 pub use launcher::Launcher;
 pub use link_trait::Link;
-pub(crate) use logged::{Logged, TRANSFER};
 pub use monitor::{Activity, Monitor};
 pub(crate) use moving_deadline::Pace;
 pub(crate) use moving_deadline::TIMES as PROLONGED;
 pub use rendezvous::{Admission, Rendezvous, Secret};
-pub(crate) use shared_link::{SharedLink, StageEnd};
+pub(crate) use shared_link::{SharedLink, StageEnd, TRANSFER};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use tcp::fuzzing;

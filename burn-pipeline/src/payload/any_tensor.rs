@@ -92,19 +92,9 @@ impl AnyTensor {
         Self(tensor)
     }
 
-    /// Copies elements from the host to a device, without autodiff. Floats keep their element type; integers and
-    /// booleans get the device's.
+    /// Copies elements from the host to a device, without autodiff. They keep their type, except that booleans get the
+    /// device's: their values are the same in all boolean types.
     pub fn from_data(data: TensorData, device: &Device) -> Self {
-        let data = match TensorKind::of(data.dtype()) {
-            TensorKind::Int => data.convert_dtype(device.clone().inner().settings().int_dtype.into()),
-            TensorKind::Float | TensorKind::Bool => data,
-        };
-        Self::from_data_exact(data, device)
-    }
-
-    /// Like [`AnyTensor::from_data`], but keeps every element type except that of booleans, which get the device's:
-    /// their values are the same in all boolean types.
-    pub fn from_data_exact(data: TensorData, device: &Device) -> Self {
         let plain = device.clone().inner();
         let data = match TensorKind::of(data.dtype()) {
             TensorKind::Bool => data.convert_dtype(plain.settings().bool_dtype.into()),
@@ -233,7 +223,7 @@ impl AnyTensor {
         }
         let device = self.device();
         // If the elements cannot be read, keep the handle: the next reader reports why.
-        self.to_data().map_or(self, |data| Self::from_data_exact(data, &device))
+        self.to_data().map_or(self, |data| Self::from_data(data, &device))
     }
 
     pub(super) fn is_on_cubecl(&self) -> bool {

@@ -11,7 +11,7 @@ use burn::tensor::Tensor;
 use burn::tensor::kind::Basic;
 use std::collections::VecDeque;
 
-/// Why a payload cannot be read as a value. Parts count from 0.
+/// Why a payload cannot be read as a value. Tensors count from 0.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum BoundaryError {
@@ -40,17 +40,17 @@ burn_pipeline_plan::debug_as_text!(BoundaryError);
 #[derive(Debug)]
 pub struct PayloadReader {
     parts: VecDeque<PayloadPart>,
-    index: usize,
+    /// The number of tensors that were read.
+    tensors: usize,
 }
 
 impl PayloadReader {
     /// Starts at a payload's front.
     pub fn new(payload: Payload) -> Self {
-        Self { parts: payload.0, index: 0 }
+        Self { parts: payload.0, tensors: 0 }
     }
 
     fn next(&mut self, expected: &'static str) -> Result<PayloadPart, BoundaryError> {
-        self.index += 1;
         self.parts.pop_front().ok_or(BoundaryError::Missing { expected })
     }
 
@@ -64,7 +64,7 @@ impl PayloadReader {
             return Err(self.cut_otherwise(Some(cut), expected));
         }
         self.any_tensor()?.into_tensor().map_err(|(got, got_rank)| BoundaryError::Mismatch {
-            index: self.index - 1,
+            index: self.tensors - 1,
             got,
             got_rank,
             expected: TensorKind::of_marker::<K>(),
@@ -78,7 +78,10 @@ impl PayloadReader {
     /// Returns [`BoundaryError`] if the next part is not a tensor.
     pub fn any_tensor(&mut self) -> Result<AnyTensor, BoundaryError> {
         match self.next("a tensor")? {
-            PayloadPart::Tensor(tensor) => Ok(tensor),
+            PayloadPart::Tensor(tensor) => {
+                self.tensors += 1;
+                Ok(tensor)
+            }
             PayloadPart::Host(_) | PayloadPart::Tag(_) => Err(BoundaryError::Structure { expected: "a tensor" }),
         }
     }
@@ -113,7 +116,7 @@ impl PayloadReader {
             _ => None,
         });
         match tensor {
-            Some(tensor) => BoundaryError::Cut { index: self.index, got: tensor.described(cut), expected },
+            Some(tensor) => BoundaryError::Cut { index: self.tensors, got: tensor.described(cut), expected },
             None => BoundaryError::Missing { expected: "a tensor" },
         }
     }

@@ -2,10 +2,10 @@
 //!
 //! `!` after a tensor marks its last use. A program without operations and edges prints only its head.
 
-use super::op_name::name;
 use super::part::{Phase, Program};
 use super::stage_programs::StagePrograms;
 use burn::backend::ir::{IrVisitorMut, OperationIr, ScalarIr, TensorIr, TensorStatus};
+use burn_pipeline_compile::operation_name;
 use std::fmt::{Display, Formatter, Result};
 
 impl Display for Phase {
@@ -34,7 +34,7 @@ impl Display for Program {
             let outputs = op.outputs().map(text).collect::<Vec<_>>().join(", ");
             let inputs = op.inputs().map(text).chain(scalars(op)).collect::<Vec<_>>().join(", ");
             let gives = if outputs.is_empty() { "" } else { " = " };
-            writeln!(f, "  {outputs}{gives}{}({inputs})", name(op))?;
+            writeln!(f, "  {outputs}{gives}{}({inputs})", operation_name(op))?;
         }
         list(f, "  gives", &self.takes)
     }

@@ -35,7 +35,6 @@ mod error;
 mod liveness;
 mod matmuls;
 mod merge;
-mod op_name;
 mod overlap;
 mod part;
 mod recording;

@@ -4,11 +4,10 @@ use super::compiled::Compiled;
 use super::cost;
 use super::custom::CustomOps;
 use super::error::ProgramError;
-use super::op_name::name;
 use super::replay::{Replay, Sums};
 use super::storage::bytes_of;
 use burn::backend::ir::{OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_pipeline_compile::{Bf16, Memory};
+use burn_pipeline_compile::{Bf16, Memory, operation_name};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -63,7 +62,7 @@ impl Program {
     pub fn operations(&self) -> impl Iterator<Item = Operation> {
         let computes = self.operations.iter().filter(|op| !matches!(op, OperationIr::Drop(_)));
         let flops = |op| cost::flops(op, &self.custom);
-        computes.map(move |op| Operation { name: name(op), flops: flops(op), bytes: cost::bytes(op) })
+        computes.map(move |op| Operation { name: operation_name(op), flops: flops(op), bytes: cost::bytes(op) })
     }
 
     /// Floating-point operations of one run.

@@ -7,9 +7,9 @@
 
 use super::custom::CustomOps;
 use super::draws::{Draw, draw};
-use super::op_name::name;
 use burn::backend::ir::{IrVisitorMut, NumericOperationIr, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus};
 use burn::tensor::{DType, TensorData};
+use burn_pipeline_compile::operation_name;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -158,7 +158,7 @@ impl Recording {
         for op in &self.operations {
             for tensor in op.inputs().chain(op.outputs()).filter(|tensor| tensor.dtype.is_float()) {
                 if types.iter().all(|(_, known)| *known != tensor.dtype) {
-                    types.push((name(op), tensor.dtype));
+                    types.push((operation_name(op), tensor.dtype));
                 }
             }
         }
@@ -183,7 +183,7 @@ fn same(mine: &OperationIr, theirs: &OperationIr) -> bool {
 fn described(op: &OperationIr) -> String {
     let text = format!("{op:?}");
     let end = text.char_indices().nth(400).map_or(text.len(), |(end, _)| end);
-    format!("{}: {}", name(op), &text[..end])
+    format!("{}: {}", operation_name(op), &text[..end])
 }
 
 /// Tensors that are read in place of others.

@@ -53,9 +53,7 @@ pub(crate) fn computed(
     let mut replay = interpreter(device, &recording.custom)?;
     replay.draw_from(generator);
     for (id, data) in &recording.constants {
-        if let Err(reason) =
-            replay.feed(*id, AnyTensor::from_data_exact(TensorData::clone(data), device).into_dispatch())
-        {
+        if let Err(reason) = replay.feed(*id, AnyTensor::from_data(TensorData::clone(data), device).into_dispatch()) {
             return Some(Err(reason));
         }
     }
@@ -104,7 +102,7 @@ where
             if let (Some(draw), Some(generator)) = (draw(op), &mut self.generator) {
                 let (shape, dtype, distribution) = draw.what();
                 let drawn = drawn_as(shape, dtype, distribution, generator);
-                let drawn = AnyTensor::from_data_exact(drawn, &self.device).into_dispatch();
+                let drawn = AnyTensor::from_data(drawn, &self.device).into_dispatch();
                 // Both are on this device, so this cannot fail.
                 if self.feed(draw.out.id, drawn).is_ok() {
                     continue;

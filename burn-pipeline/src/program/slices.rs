@@ -9,9 +9,9 @@
 //! same on all ranks.
 
 use super::draws::draw;
-use super::op_name::name;
 use super::recording::Recording;
 use burn::backend::ir::{TensorId, TensorIr};
+use burn_pipeline_compile::operation_name;
 use burn_pipeline_plan::plan::{Collective, Collectives};
 use std::collections::{HashMap, HashSet};
 
@@ -58,7 +58,7 @@ impl Recording {
             let op = &self.operations[place];
             let among = self.custom.ranks_of(op)?;
             let reads = op.inputs().map(|input| format!("{:?} {:?}", input.shape.to_vec(), input.dtype));
-            let what = format!("{} of {}", name(op), reads.collect::<Vec<_>>().join(", "));
+            let what = format!("{} of {}", operation_name(op), reads.collect::<Vec<_>>().join(", "));
             Some(Collective { among, what })
         };
         let forward = parts.forward.into_iter().filter_map(described).collect();

@@ -15,7 +15,7 @@ use burn::tensor::Tensor;
 ///
 /// A group of one rank cuts nothing, so one stage type serves groups of any size. The input from the batch is a
 /// whole `Tensor`, not a `Cut`. If a stage type may be the first stage, its input is an enum of both
-/// (`boundary!(enum Signal { Whole(x), Piece(cut) })`), and [`Cut::of_whole`] cuts the whole one.
+/// (`boundary!(enum Signal { Whole(x), Piece(cut) })`), and [`TensorGroup::scatter_to`] cuts the whole one.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -43,14 +43,6 @@ impl<const D: usize, const AXIS: usize> Cut<D, AXIS> {
         Self { piece, ranks: group.size() }
     }
 
-    /// Cuts this rank's piece from a whole tensor, like [`TensorGroup::scatter_to`].
-    ///
-    /// # Panics
-    /// Panics if the axis cannot be cut evenly.
-    pub fn of_whole(whole: Tensor<D>, group: &TensorGroup) -> Self {
-        Self::new(group.scatter_to(whole, AXIS), group)
-    }
-
     /// The piece, for a stage of this group.
     ///
     /// # Panics
@@ -66,14 +58,6 @@ impl<const D: usize, const AXIS: usize> Cut<D, AXIS> {
             );
         }
         piece
-    }
-
-    /// The whole tensor, for the same use by all ranks: [`TensorGroup::gather_from`].
-    ///
-    /// # Panics
-    /// As [`Cut::piece`].
-    pub fn whole(self, group: &TensorGroup) -> Tensor<D> {
-        group.gather_from(self.piece(group), AXIS)
     }
 }
 

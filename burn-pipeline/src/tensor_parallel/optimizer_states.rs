@@ -34,7 +34,7 @@ impl Holders<'_> {
         for (id, weight) in weights.iter().filter(|(id, _)| self.is_cut(*id) && seen.insert(*id)) {
             let Some(state) = states.get_mut(id) else { continue };
             for data in tensors_like(state, &weight.shape().to_vec()) {
-                let whole = self.whole(*id, AnyTensor::from_data_exact(data.clone(), &weight.device()));
+                let whole = self.whole(*id, AnyTensor::from_data(data.clone(), &weight.device()));
                 if !keeps {
                     continue;
                 }
@@ -58,7 +58,7 @@ impl Holders<'_> {
             return Ok(());
         }
         for data in tensors_like(state, &self.whole_shape(parameter, own.shape()).to_vec()) {
-            let whole = AnyTensor::from_data_exact(data.clone(), &own.device());
+            let whole = AnyTensor::from_data(data.clone(), &own.device());
             *data = self.own_piece(parameter, whole).into_data()?;
         }
         Ok(())

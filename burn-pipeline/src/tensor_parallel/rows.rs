@@ -14,7 +14,7 @@ use crate::ops::Pair;
 use crate::payload::AnyTensor;
 use crate::program::CapturedOp;
 use burn::backend::DispatchTensor;
-use burn::tensor::{DType, Int, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Int, Shape, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,11 +33,11 @@ impl TensorGroup {
     /// # Panics
     /// Panics if the device fails, or in a capture, which has no numbers.
     pub fn all_counts(&self, own: Tensor<1, Int>) -> Vec<Vec<usize>> {
-        let device = own.device();
+        let device = own.device().inner();
         let numbers: Vec<i64> = own.into_data().iter::<i64>().collect();
         let count = numbers.len().max(1);
-        let all =
-            self.run(Collective::AllGather { axis: 0 }, AnyTensor::from_data(TensorData::from(&*numbers), &device));
+        let own = AnyTensor::new(Tensor::<1, Int>::from_data(&*numbers, &device));
+        let all = self.run(Collective::AllGather { axis: 0 }, own);
         let all = all.into_data().unwrap_or_else(|message| panic!("the counts of a group cannot be read: {message}"));
         let all: Vec<usize> = all.iter::<i64>().map(|number| usize::try_from(number).unwrap_or_default()).collect();
         all.chunks(count).map(<[usize]>::to_vec).collect()

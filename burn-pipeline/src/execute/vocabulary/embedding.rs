@@ -4,6 +4,7 @@ use super::read::{as_matrix, id_named, ids, one_float, piece};
 use crate::execute::error::ExecuteError;
 use crate::execute::executor::Executor;
 use crate::execute::run_state::RunState;
+use crate::link::Link;
 use crate::payload::{AnyTensor, Boundary, Payload};
 use crate::tensor_parallel::OwnIds;
 use crate::vocabulary::{look_up, weight_gradient};
@@ -22,7 +23,7 @@ impl Executor {
         state: &mut RunState<'_>,
         task: MicrobatchTask,
     ) -> Result<(Tensor<1, Int>, Shape), ExecuteError> {
-        let input = self.on_device(state.run.batch.input(state.index(task)))?;
+        let input = self.link.to_device(state.run.batch.input(state.index(task)));
         state.note(task, "input", None, &input);
         let shape = input.tensors().next().map(AnyTensor::shape).unwrap_or_else(|| Shape::new([0]));
         Ok((ids(&input).map_err(|source| self.stage_error(task, source))?, shape))
@@ -82,7 +83,7 @@ impl Executor {
         let (group, tied) = (self.groups.vocabulary.group.clone(), self.groups.vocabulary.is_tied());
         self.caught(embedding, task, |held| {
             let (id, weight) = piece(held.computed())?;
-            if !held.named_parameters().iter().any(|parameter| parameter.trainable) {
+            if !held.trains() {
                 return Ok(());
             }
             // There is no gradient if the stage did not use its input. The microbatch counts all the same: ordered sums
@@ -94,10 +95,7 @@ impl Executor {
                 let gradient = Tensor::<2>::from_dispatch(gradient.reshape(matrix).into_dispatch());
                 (id, AnyTensor::new(weight_gradient(&weight, &own, gradient)))
             });
-            match tied {
-                true => held.gradients().add_half(index, of_vectors.into_iter().collect()),
-                false => held.gradients().add(index, of_vectors.into_iter().collect()),
-            }
+            held.gradients().add_part(index, of_vectors.into_iter().collect(), tied);
             Ok(())
         })?;
         self.synchronize(task)?;

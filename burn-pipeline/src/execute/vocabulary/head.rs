@@ -44,8 +44,8 @@ impl Executor {
         task: MicrobatchTask,
     ) -> Result<(), ExecuteError> {
         let index = state.index(task);
-        let target = state.run.batch.target(index).map_err(|source| self.batch_error(source))?;
-        let (Some(target), Some(head)) = (target, self.groups.vocabulary.head) else { return Ok(()) };
+        let (target, head) = (state.run.batch.target(index), self.groups.vocabulary.head);
+        let Some((target, head)) = target.zip(head) else { return Ok(()) };
         let target = self.link.to_device(target);
         state.note(task, "target", None, &target);
         let collective = task.with(task.stage(), Op::BroadcastHidden);
@@ -149,12 +149,10 @@ impl Executor {
         let tied = self.groups.vocabulary.is_tied();
         self.caught(head, task, |held| {
             let (id, _) = piece(held.computed())?;
-            if held.named_parameters().iter().any(|parameter| parameter.trainable) {
+            if held.trains() {
                 let gradient = kept.weight_gradient(share);
-                match tied {
-                    true => held.gradients().add_half(index, vec![(id, AnyTensor::new(gradient.transpose()))]),
-                    false => held.gradients().add(index, vec![(id, AnyTensor::new(gradient))]),
-                }
+                let gradient = if tied { gradient.transpose() } else { gradient };
+                held.gradients().add_part(index, vec![(id, AnyTensor::new(gradient))], tied);
             }
             Ok(())
         })?;

@@ -142,9 +142,6 @@ pub(super) fn sends_ahead(link: &mut dyn Link) {
 }
 
 pub(super) fn overlaps(link: &mut dyn Link) {
-    if !link.overlaps() {
-        return;
-    }
     let me = link.rank();
     for to in others(link) {
         link.send(to, message(0, numbers(me, to, 0, LARGE).into_payload()), deadline()).unwrap();

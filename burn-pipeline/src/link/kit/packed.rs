@@ -91,7 +91,7 @@ impl Frame {
             let body = bodies.next().ok_or(WireError::Body { index, got: 0, expected })?;
             let wrong = WireError::Body { index, got: body.len(), expected };
             let data = TensorData::try_from_bytes(body, shape.to_vec(), dtype).map_err(|_| wrong)?;
-            tensors.push(AnyTensor::from_data_exact(data, device));
+            tensors.push(AnyTensor::from_data(data, device));
         }
         match bodies.next() {
             None => Ok(Message { header: self.header(), payload: self.with_tensors(tensors) }),

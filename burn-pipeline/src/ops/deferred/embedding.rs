@@ -1,8 +1,9 @@
 //! Burn's embedding layer, with a deferred gradient of its table.
 
 use super::{DeferredForward, DeferredOp, deferred, defers};
+use crate::payload::AnyTensor;
 use burn::backend::ops::ModuleOps;
-use burn::backend::{AutodiffBackend, Dispatch, DispatchAutodiffContext, DispatchTensor};
+use burn::backend::{Dispatch, DispatchTensor};
 use burn::nn::Embedding;
 use burn::tensor::{Int, Tensor};
 
@@ -37,10 +38,7 @@ impl DeferredForward<Tensor<2, Int>> for Embedding {
         if !defers(&self.weight) {
             return self.forward(input);
         }
-        let indices = match input.into_dispatch() {
-            plain if plain.autodiff == DispatchAutodiffContext::Disabled => plain,
-            indices => Dispatch::int_inner(indices),
-        };
+        let indices = AnyTensor::new(input).inner().into_dispatch();
         Tensor::from_dispatch(deferred(EmbeddingOp { indices }, vec![self.weight.val().into_dispatch()]))
     }
 }

@@ -9,6 +9,7 @@ use super::DeferredOp;
 use super::queue::{Deferral, DeferredError};
 use crate::ops::PipelineOps;
 use crate::ops::seed::primitive;
+use crate::payload::AnyTensor;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -16,8 +17,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
-    Autodiff, AutodiffBackend, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchKindConversion,
-    DispatchTensor, ExtensionType, TensorMetadata,
+    Autodiff, Backend, BackendTensor, Dispatch, DispatchKindConversion, DispatchTensor, ExtensionType, TensorMetadata,
 };
 use std::sync::Arc;
 
@@ -68,7 +68,8 @@ impl DeferredCall {
 
 /// Runs the operation without autodiff and joins its output to the graph.
 pub(super) fn record(call: DeferredCall, operands: Vec<DispatchTensor>) -> DispatchTensor {
-    let plain: Vec<DispatchTensor> = operands.iter().cloned().map(without_autodiff).collect();
+    let plain = |operand: &DispatchTensor| AnyTensor::from_dispatch(operand.clone()).inner().into_dispatch();
+    let plain: Vec<DispatchTensor> = operands.iter().map(plain).collect();
     let output = call.op.forward(&plain);
     drop(plain);
     let mut operands = operands.into_iter();
@@ -80,13 +81,6 @@ pub(super) fn record(call: DeferredCall, operands: Vec<DispatchTensor>) -> Dispa
         _ => return output,
     };
     Dispatch::defer(output, operands, call)
-}
-
-pub(super) fn without_autodiff(tensor: DispatchTensor) -> DispatchTensor {
-    match tensor.autodiff {
-        DispatchAutodiffContext::Disabled => tensor,
-        _ => Dispatch::inner(tensor),
-    }
 }
 
 #[derive(Debug)]

@@ -102,11 +102,6 @@ impl Microbatches {
         self.piece_batch(0).extras.keys()
     }
 
-    /// The batch as it was before it was cut.
-    pub fn whole(&self) -> &Batch {
-        &self.batch
-    }
-
     /// One microbatch as a batch of its own.
     pub(crate) fn alone(&self, microbatch: usize) -> Batch {
         let piece = |part: Cuttable| Cuttable { payload: self.piece(&part, microbatch), ..part };
@@ -125,19 +120,13 @@ impl Microbatches {
     }
 
     /// One microbatch's input.
-    ///
-    /// # Errors
-    /// Returns no error after a successful cut; the type is shared with the other parts.
-    pub fn input(&self, microbatch: usize) -> Result<Payload, MicrobatchError> {
-        Ok(self.piece(&self.piece_batch(microbatch).input, microbatch))
+    pub fn input(&self, microbatch: usize) -> Payload {
+        self.piece(&self.piece_batch(microbatch).input, microbatch)
     }
 
     /// One microbatch's target, if there is one.
-    ///
-    /// # Errors
-    /// As [`Microbatches::input`].
-    pub fn target(&self, microbatch: usize) -> Result<Option<Payload>, MicrobatchError> {
-        Ok(self.piece_batch(microbatch).target.as_ref().map(|target| self.piece(target, microbatch)))
+    pub fn target(&self, microbatch: usize) -> Option<Payload> {
+        self.piece_batch(microbatch).target.as_ref().map(|target| self.piece(target, microbatch))
     }
 
     /// The extras that a stage reads for one microbatch, in the order of their names.

@@ -47,9 +47,9 @@ pub(crate) trait EngineState: Send {
     /// Sets the seed that forwards draw random numbers from.
     fn set_forward_seed(&mut self, seed: ForwardSeed);
 
-    /// Runs the next pieces of work that has started.
-    fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
-        let _ = (direction, pieces);
+    /// Runs the next piece of work that has started.
+    fn advance(&mut self, direction: Direction) -> Result<(), StageError> {
+        let _ = direction;
         Err(StageError::NotHeld)
     }
 

@@ -196,7 +196,7 @@ impl<M: Stage> Engine<M> for Eager {
 
 impl EngineState for Eager {
     fn report(&self) -> EngineReport {
-        EngineReport { deferred: self.share, ..EngineReport::eager(self.reason) }
+        EngineReport { captured: false, reason: self.reason.to_owned(), deferred: self.share, programs: Vec::new() }
     }
 
     fn set_forward_seed(&mut self, seed: ForwardSeed) {
@@ -217,7 +217,7 @@ impl EngineState for Eager {
 fn weight_gradients<M: Module>(module: &M, mut gradients: GraphGradients) -> WeightGradients {
     let mut taken = WeightGradients::new();
     each_float(module, |_, param| {
-        let value = param.value();
+        let value = param.base();
         if !value.is_tracked() {
             return;
         }
@@ -232,7 +232,7 @@ fn weight_gradients<M: Module>(module: &M, mut gradients: GraphGradients) -> Wei
 fn elements_present<M: Module>(module: &M, gradients: &GraphGradients) -> usize {
     let mut seen = HashMap::new();
     each_float(module, |_, param| {
-        let value = param.value();
+        let value = param.base();
         if value.is_tracked() && Dispatch::grad(value.as_dispatch(), gradients).is_some() {
             seen.insert(param.id(), value.shape().num_elements());
         }

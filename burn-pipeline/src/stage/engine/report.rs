@@ -101,13 +101,6 @@ impl std::fmt::Debug for EngineReport {
     }
 }
 
-impl EngineReport {
-    /// The report of a stage that Burn's autodiff runs.
-    pub fn eager(reason: impl Into<String>) -> Self {
-        Self { captured: false, reason: reason.into(), deferred: None, programs: Vec::new() }
-    }
-}
-
 /// Bytes that a microbatch holds for its backward, without parameters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct ActivationBytes {

@@ -70,7 +70,8 @@ pub(crate) trait ErasedStage: ReplaceModule + StageWeights + Send {
     fn gradients(&mut self) -> &mut GradientStore;
     /// The identifiers of its float parameters, each once, in visiting order.
     fn parameters(&self) -> Vec<ParamId>;
-    /// The value of every float parameter, in visiting order, without autodiff.
+    /// The value of every float parameter, in visiting order, without autodiff. Running statistics may lack their last
+    /// update, unlike in [`StageWeights::named_weights`].
     fn weights(&self) -> Vec<(ParamId, AnyTensor)>;
     /// Steps the weights with the gradient sums and drops the sums; without an optimizer it only drops them.
     /// Parameter groups of the learning rate and the optimizer match the model's names.

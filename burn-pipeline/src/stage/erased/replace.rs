@@ -196,6 +196,6 @@ impl<M: Stage> ReplaceModule for Typed<M> {
 /// The device of each float parameter.
 fn float_devices<M: Module>(module: &M) -> BTreeMap<ParamId, Device> {
     let mut devices = BTreeMap::new();
-    each_float(module, |_, param| drop(devices.insert(param.id(), param.value().device())));
+    each_float(module, |_, param| drop(devices.insert(param.id(), param.base().device())));
     devices
 }

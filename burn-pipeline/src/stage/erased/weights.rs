@@ -8,7 +8,7 @@ use crate::stage::state::{
     NamedParameter, NamedWeight, ParameterState, StageState, float_weights, forward_state, merged_weights,
     named_parameters, named_weights, optimizer_state, unshared, values, with_optimizer_state, with_weights,
 };
-use burn::module::{Module, ParamId};
+use burn::module::ParamId;
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 
@@ -41,9 +41,8 @@ pub(crate) trait StageWeights {
     fn replace(&mut self, values: &HashMap<ParamId, AnyTensor>) -> Result<(), StageError>;
     /// The frozen parameters in half precision that its rule may step, which then have masters.
     fn ruled_halves(&self) -> HashSet<ParamId>;
-    /// Brings running statistics up to date: Burn keeps each thread's last update aside.
-    fn settle(&mut self);
-    /// All parameters and buffers, in visiting order.
+    /// All parameters and buffers, in visiting order. Running statistics are brought up to date, of which Burn keeps
+    /// each thread's last update aside.
     fn named_weights(&self) -> Vec<NamedWeight>;
     /// The same with adapters added to the weights that they adapt, in their place.
     fn merged_weights(&self) -> Vec<NamedWeight>;
@@ -115,11 +114,6 @@ impl<M: Stage> StageWeights for Typed<M> {
 
     fn ruled_halves(&self) -> HashSet<ParamId> {
         if self.follows_rule == Some(false) { HashSet::new() } else { self.masters.ruled_halves() }
-    }
-
-    fn settle(&mut self) {
-        // Making the copy writes the updates back; the copy itself is not needed.
-        drop(self.module.as_ref().map(Module::valid));
     }
 
     fn named_weights(&self) -> Vec<NamedWeight> {

@@ -10,9 +10,7 @@ use std::any::TypeId;
 pub(crate) trait AnyParam {
     fn id(&self) -> ParamId;
     fn is_float(&self) -> bool;
-    /// Its value in forwards.
-    fn value(&self) -> AnyTensor;
-    /// Its value as it is stored, without adapters.
+    /// Its value as it is stored. Burn's visitors and mappers see adapters apart from what they adapt.
     fn base(&self) -> AnyTensor;
     /// Returns true if it gets gradients.
     fn is_trained(&self) -> bool;
@@ -34,10 +32,6 @@ where
 
     fn is_float(&self) -> bool {
         TypeId::of::<K>() == TypeId::of::<Float>()
-    }
-
-    fn value(&self) -> AnyTensor {
-        AnyTensor::new(self.val())
     }
 
     fn base(&self) -> AnyTensor {

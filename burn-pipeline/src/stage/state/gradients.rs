@@ -80,11 +80,11 @@ impl GradientStore {
         }
     }
 
-    /// Adds one of two parts of a microbatch's gradients, for a parameter whose two uses have separate backwards.
-    /// Ordered sums have the same bits whichever part comes first.
-    pub(crate) fn add_half(&mut self, microbatch: usize, gradients: WeightGradients) {
-        if self.accumulation == Accumulation::AsTheyCome {
-            return self.sum(gradients);
+    /// Adds the gradients of one microbatch, or one of two parts of them (`half`), for a parameter whose two uses have
+    /// separate backwards. Ordered sums have the same bits whichever part comes first.
+    pub(crate) fn add_part(&mut self, microbatch: usize, gradients: WeightGradients, half: bool) {
+        if !half || self.accumulation == Accumulation::AsTheyCome {
+            return self.add(microbatch, gradients);
         }
         let Some(first) = self.halves.remove(&microbatch) else {
             self.halves.insert(microbatch, gradients);

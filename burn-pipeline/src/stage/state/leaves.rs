@@ -112,7 +112,7 @@ pub(in crate::stage) fn as_leaves<M: Module>(module: M, known: &HashMap<ParamId,
 /// dropped.
 pub(in crate::stage) fn free_abandoned<M: Module>(module: &M) {
     each_float(module, |_, param| {
-        let value = param.value();
+        let value = param.base();
         let elements = value.shape().num_elements();
         if param.is_trained() && elements > 0 {
             let one = value.reshape(Shape::new([elements])).narrow(0, 0, 1);

@@ -26,7 +26,7 @@ pub(crate) struct NamedParameter {
 pub(in crate::stage) fn named_parameters<M: Module>(module: &M, names: &Names) -> Vec<NamedParameter> {
     let mut found = Vec::new();
     each_float(module, |place, param| {
-        let (path, value) = (place.path(), param.value());
+        let (path, value) = (place.path(), param.base());
         found.push(NamedParameter {
             name: names.in_model(&path),
             path,
@@ -53,7 +53,7 @@ pub(in crate::stage) fn retie<M: Module>(module: M) -> M {
     with_each(module, |param| match first.get(&param.id()) {
         Some(first) => Some(first.clone()),
         None => {
-            first.insert(param.id(), param.value());
+            first.insert(param.id(), param.base());
             None
         }
     })

@@ -100,7 +100,7 @@ pub(in crate::stage) fn float_weights<M: Module>(module: &M) -> Vec<(ParamId, An
     let (mut weights, mut seen) = (Vec::new(), HashSet::new());
     each_float(module, |_, param| {
         if seen.insert(param.id()) {
-            weights.push((param.id(), param.value().inner()));
+            weights.push((param.id(), param.base().inner()));
         }
     });
     weights

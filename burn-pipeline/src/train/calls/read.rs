@@ -52,8 +52,8 @@ impl Pipeline {
     /// # Errors
     /// Same as [`Pipeline::step`].
     pub fn weights(&mut self) -> Result<Vec<Vec<AnyTensor>>, PipelineError> {
-        let weights = first_route(self.ask(Weights)?);
-        Ok(weights.into_iter().map(|stage| stage.into_iter().flatten().collect()).collect())
+        let weights = first_route(self.ask(Weights { floats: true, merged: false })?).into_iter();
+        Ok(weights.map(|stage| stage.into_iter().map(|weight| weight.value).collect()).collect())
     }
 
     /// Returns all parameters and buffers with their names in the model: one list per stage, in model order. When ranks
@@ -62,12 +62,12 @@ impl Pipeline {
     /// # Errors
     /// Same as [`Pipeline::step`].
     pub fn named_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, PipelineError> {
-        Ok(first_route(self.ask(NamedWeights { merged: false })?))
+        Ok(first_route(self.ask(Weights { floats: false, merged: false })?))
     }
 
     /// The same with adapters added to the weights that they adapt.
     pub(crate) fn merged_weights(&mut self) -> Result<Vec<Vec<NamedWeight>>, PipelineError> {
-        Ok(first_route(self.ask(NamedWeights { merged: true })?))
+        Ok(first_route(self.ask(Weights { floats: false, merged: true })?))
     }
 
     /// Takes the gradients accumulated since the last step, scaled by the loss contract and clipped, as the optimizer
@@ -168,25 +168,6 @@ impl Command for Module {
     }
 }
 
-struct Weights;
-
-impl Command for Weights {
-    type Reply = OfStages<Vec<Option<AnyTensor>>>;
-    const NAME: &'static str = "reading the weights";
-
-    fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
-        let weights = |stage: &mut dyn ErasedStage, holders: Holders<'_>| {
-            stage.settle();
-            stage.weights().into_iter().map(|(id, weight)| Some(holders.whole(id, weight).unshared())).collect()
-        };
-        rank.with_whole_weights(Self::NAME, |rank| of_stages(rank, weights))
-    }
-
-    fn exchange(&self, rank: &mut Rank, own: Self::Reply) -> Result<Vec<Self::Reply>, ExecuteError> {
-        Ok(vec![gather_tensors(rank, own)?])
-    }
-}
-
 /// Takes the gradients as the optimizer would get them.
 struct TakeGradients;
 
@@ -215,14 +196,22 @@ impl Command for TakeGradients {
     }
 }
 
-struct NamedWeights {
-    /// Whether adapters are added to the weights that they adapt.
+/// Reads parameters and buffers.
+struct Weights {
+    /// True for float ones alone, which every link can send.
+    floats: bool,
+    /// True if adapters are added to the weights that they adapt.
     merged: bool,
 }
 
-impl Command for NamedWeights {
+impl Command for Weights {
     type Reply = OfStages<Vec<NamedWeight>>;
-    const NAME: &'static str = "reading the named weights";
+    const NAME: &'static str = "reading the weights";
+
+    fn call(&self) -> Call {
+        let Self { floats, merged } = self;
+        Call::Shared(format!("{} (floats alone: {floats}, adapters merged: {merged})", Self::NAME))
+    }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         let weights = |stage: &mut dyn ErasedStage, holders: Holders<'_>| {
@@ -231,7 +220,8 @@ impl Command for NamedWeights {
                 ..weight
             };
             let own = if self.merged { stage.merged_weights() } else { stage.named_weights() };
-            own.into_iter().map(whole).collect()
+            let read = own.into_iter().filter(|weight| !self.floats || weight.value.dtype().is_float());
+            read.map(whole).collect()
         };
         rank.with_whole_weights(Self::NAME, |rank| of_stages(rank, weights))
     }

@@ -129,11 +129,12 @@ impl Pipeline {
                 true => all_fit(&offers).map_err(refused),
                 false => Err(PipelineError::NoSuchModule { stage, wanted }),
             });
+        // Even a replacement that fails half-way may have changed the stages.
+        self.is_as_built &= fits.is_err();
         let facts = self.ask(Finish { stage, adopt: fits.is_ok() })?;
         fits?;
         self.stages = self.stages.renewed(facts.concat());
         self.learns_metadata = self.settings.learns_metadata();
-        self.is_as_built = false;
         let planned = self.plans.train_from(self.stages.first_trained());
         planned.map_err(|error| PipelineError::Plan(Box::new(error)))
     }

@@ -25,8 +25,8 @@ pub(crate) struct Branch {
 
 impl Branch {
     /// Continues the branch from this checkpoint.
-    pub(super) fn goes_on_from(&mut self, folder: &Path, serial: Option<u64>) {
-        self.last = root_of(folder).zip(serial);
+    pub(super) fn goes_on_from(&mut self, folder: &Path, serial: u64) {
+        self.last = root_of(folder).map(|root| (root, serial));
     }
 
     /// Remembers the folder of a checkpoint that was loaded.
@@ -42,16 +42,10 @@ fn root_of(checkpoint: &Path) -> Option<PathBuf> {
 
 /// The index of the checkpoint that one follows, among those completed before it.
 pub(super) fn came_from(before: &[(Order, String)], of: &Order) -> Option<usize> {
-    match (of.after, of.serial) {
-        // If that one is gone, take the one before it: steps grow along a branch.
-        (Some(serial), _) => {
-            let found = before.iter().position(|(order, _)| order.serial == Some(serial));
-            found.or_else(|| last_below(before, of.progress.steps))
-        }
-        (None, Some(_)) => None,
-        // Earlier versions recorded neither.
-        (None, None) => last_below(before, of.progress.steps),
-    }
+    let serial = of.after?;
+    let found = before.iter().position(|(order, _)| order.serial == serial);
+    // If that one is gone, take the one before it: steps grow along a branch.
+    found.or_else(|| last_below(before, of.progress.steps))
 }
 
 /// The index of the last one with fewer steps.

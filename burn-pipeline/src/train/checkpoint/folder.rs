@@ -104,15 +104,12 @@ impl Checkpoints {
         Ok(self.complete()?.into_iter().map(|complete| self.root.join(complete.name)).collect())
     }
 
-    /// All complete checkpoints, in order of completion. Those with an unreadable manifest come first, then those
-    /// without a serial number (of earlier versions), by their steps.
+    /// All complete checkpoints, in order of completion; those with an unreadable manifest come first.
     fn complete(&self) -> Result<Vec<Complete>, CheckpointError> {
         let names = names(&self.root)?.into_iter().filter(|name| is_checkpoint(name));
         let complete = |name: String| Complete { order: Order::read(&self.root.join(&name)).ok(), name };
         let mut all: Vec<Complete> = names.map(complete).collect();
-        all.sort_by_key(|complete| {
-            (complete.order.map(|order| (order.serial, order.progress.steps)), numbers(&complete.name))
-        });
+        all.sort_by_key(|complete| (complete.order.map(|order| order.serial), numbers(&complete.name)));
         Ok(all)
     }
 
@@ -214,9 +211,9 @@ impl Staging {
         let complete = root.join(&self.name);
         let Some(Leads { after, base, .. }) = &self.leads else { return Ok(complete) };
         manifest.base.clone_from(base);
-        let serials = self.checkpoints.complete()?.into_iter().filter_map(|complete| complete.order?.serial);
-        (manifest.serial, manifest.after) = (Some(serials.max().unwrap_or_default().saturating_add(1)), *after);
-        let serial = manifest.serial;
+        let serials = self.checkpoints.complete()?.into_iter().filter_map(|complete| Some(complete.order?.serial));
+        let serial = serials.max().unwrap_or_default().saturating_add(1);
+        (manifest.serial, manifest.after) = (serial, *after);
         manifest.write(&self.folder)?;
         synchronise(&self.folder)?;
         fs::rename(&self.folder, &complete).map_err(CheckpointError::io("completing", &complete))?;

@@ -39,7 +39,6 @@ pub struct ParameterEntry {
     pub shape: Vec<usize>,
     pub(super) file: usize,
     /// What the optimizer keeps for it.
-    #[serde(default)]
     pub(super) state: BTreeMap<String, StateEntry>,
     /// The digest of its values; empty if it is trained.
     pub(super) digest: String,
@@ -76,9 +75,8 @@ pub(super) enum StateEntry {
 #[derive(Clone, Default, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) version: u32,
-    /// The serial number among the folder's checkpoints, in order of completion; earlier versions wrote none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) serial: Option<u64>,
+    /// The serial number among the folder's checkpoints, in order of completion.
+    pub(super) serial: u64,
     /// The serial number of the checkpoint that the job had saved or loaded before, if that is in the same folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) after: Option<u64>,
@@ -101,18 +99,17 @@ pub(super) struct Manifest {
     pub(super) parameters: Vec<ParameterEntry>,
 }
 
-/// The file's contents: all, or a part of what the checkpoint's entries say.
+/// The file's contents.
 #[derive(Serialize, Deserialize)]
-struct Sealed<T> {
+struct Sealed {
     crc32: Option<u32>,
-    checkpoint: T,
+    checkpoint: Manifest,
 }
 
 /// A checkpoint's place in the order of all: the part of its manifest with these fields.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 pub(super) struct Order {
-    /// Checkpoints without one, of earlier versions, come first.
-    pub(super) serial: Option<u64>,
+    pub(super) serial: u64,
     pub(super) after: Option<u64>,
     pub(super) progress: Progress,
 }
@@ -165,7 +162,7 @@ impl Manifest {
         if let Some(found) = found.filter(|&found| found != VERSION) {
             return Err(CheckpointError::Version { path, found, reads: VERSION });
         }
-        let sealed: Sealed<Self> = serde_json::from_value(value).map_err(damaged)?;
+        let sealed: Sealed = serde_json::from_value(value).map_err(damaged)?;
         let sum = sealed.checkpoint.sum().map_err(damaged)?;
         let manifest = sealed.checkpoint;
         let whole = manifest.parameters.iter().all(|p| p.file < manifest.files.len() && !p.names.is_empty());

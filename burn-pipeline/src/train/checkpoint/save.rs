@@ -19,7 +19,7 @@ use super::types::trained;
 use crate::execute::ExecuteError;
 use crate::link::Activity;
 use crate::payload::AnyTensor;
-use crate::stage::{ErasedStage, NamedWeight};
+use crate::stage::{ErasedStage, NamedWeight, StageError};
 use crate::tensor_parallel::Holders;
 use crate::train::control::{Call, Command, Exchange, gather_results};
 use crate::train::pipeline::Pipeline;
@@ -154,18 +154,23 @@ fn save_stages(rank: &mut Rank, save: &Save) -> Result<Result<Vec<SavedStage>, C
     let mut saved = Vec::new();
     for stage in stages {
         let states = rank.executor.gather_optimizer_states(stage)?;
-        let states = states.map_err(CheckpointError::OptimizerState);
-        let (holders, saves) = (groups.of(stage), rank.answers_for(stage));
+        let (holders, saves, number) = (groups.of(stage), rank.answers_for(stage), rank.executor.rank());
         let joined = rank.executor.stages().get(&stage).filter(|held| holders.joins(held.parameters()));
-        let whole = joined.map(|held| {
-            let states = states.and_then(|states| join_states(holders, states, held.as_ref(), saves));
-            (
-                trained(held.as_ref()),
-                states,
-                join_weights(holders, names_in_checkpoint(held.as_ref(), stage, &sharing), saves),
-            )
-        });
-        let Some((trained, states, weights)) = whole.filter(|_| saves) else { continue };
+        let Some(held) = joined.map(AsRef::as_ref) else { continue };
+        let states = match states {
+            // The other holders wait for this one's states, so all ranks end the call.
+            Err(message) if held.parameters().into_iter().any(|id| holders.is_cut(id)) => {
+                let source = StageError::OptimizerState(message);
+                return Err(ExecuteError::Module { rank: number, stage, source });
+            }
+            Err(message) => Err(CheckpointError::OptimizerState(message)),
+            Ok(states) => join_states(holders, states, held, saves),
+        };
+        let weights = join_weights(holders, names_in_checkpoint(held, stage, &sharing), saves);
+        let trained = trained(held);
+        if !saves {
+            continue;
+        }
         if !save.folder.is_dir() {
             saved.push(Err(CheckpointError::NotShared { folder: save.folder.clone() }));
             continue;

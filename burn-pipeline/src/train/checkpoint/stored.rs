@@ -225,7 +225,7 @@ impl Checkpoint {
             let has_master = with_optimizer && !kept.is_empty() || wanted.ruled.contains(&weight.id);
             let keeps = has_master && wanted.masters && data.dtype() == AnyTensor::widest(weight.value.dtype());
             let data = if keeps { data } else { as_type_of(&weight.value, key(place), data, &mut kept)? };
-            let whole = AnyTensor::from_data_exact(data, &weight.value.device());
+            let whole = AnyTensor::from_data(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
             holders.cut_state(weight.id, &mut kept, &weight.value).map_err(CheckpointError::OptimizerState)?;
             if let Some(states) = state.optimizer.as_mut().filter(|_| !kept.is_empty()) {

@@ -103,7 +103,7 @@ impl Ready {
         let builders = (&running.builder, &next.builder);
         let alike = (&builders.0.cut, &builders.0.recomputing) == (&builders.1.cut, &builders.1.recomputing);
         if !stages_move || (splits && alike && plans.placement == *pipeline.placement()) {
-            return Ok(Self::Plans(pipeline.plans.with_source(next.source.clone())?));
+            return Ok(Self::Plans(plans.in_place_of(&pipeline.plans)?));
         }
         Ok(Self::Stages(Box::new(pipeline.stand_by(&next.builder, plans)?)))
     }

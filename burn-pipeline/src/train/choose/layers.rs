@@ -30,10 +30,9 @@ pub struct MeasuredLayers {
 impl Builder {
     /// Measures every layer of the model on one microbatch. `kinds` describes the layers in order; the builder's
     /// factory is called for that many stages, and must make one layer for each. With `rounds` of 0 nothing is timed,
-    /// and [`Layer::estimated`] estimates seconds from FLOPs. Devices, threads, skip edges and the way to split
-    /// backwards are the builder's; its schedule, optimizer and groups are not used. A layer is measured whole;
-    /// planners divide it over a tensor-parallel group if the layer gives the bytes that its members sum
-    /// ([`Layer::summed_bytes`]).
+    /// and [`Layer::estimated`] estimates seconds from FLOPs. Layers run as the builder's stages do (devices, threads,
+    /// precision, compiled or not); its schedule and groups are not used. A layer is measured whole; planners divide it
+    /// over a tensor-parallel group if the layer gives the bytes that its members sum ([`Layer::summed_bytes`]).
     ///
     /// # Errors
     /// Returns [`MeasureError`], which names the layer.
@@ -99,10 +98,10 @@ impl Measuring<'_> {
     }
 
     fn layer(&mut self, index: usize, kind: char, input: Payload) -> Result<(Layer, Payload), MeasureError> {
-        let factory = self.builder.factory.as_ref().ok_or(MeasureError::NoStages)?;
-        let mut held = factory(&self.walk.context(index)).into_inner();
-        held.options_mut().precision = self.builder.precision.clone();
-        held.prepare(self.builder.accumulation, None);
+        let context = self.walk.context(index);
+        let mut held = self.builder.make_stage(&context, true, false, None).ok_or(MeasureError::NoStages)?;
+        // A layer that runs outside of a step has no seed, and costs the same.
+        held.options_mut().seeded = false;
         let call = self.walk.call(held.as_ref(), index, input)?;
         let failed = self.walk.failed(index);
         let device = self.walk.device.clone();

@@ -1,7 +1,7 @@
 //! Trials, one after the other: each contender against the running plan.
 //!
-//! Guarantees: the final plan is the first one, or won a trial against the one before it. After an error some plan
-//! keeps running, with the weights of the last step.
+//! Guarantees: the final plan is the first one, or won a trial against the one before it, unless a change of plans
+//! failed. After an error some plan keeps running, with the weights of the last step.
 //!
 //! 1. A contender is prepared beside the running plan ([`Ready`]), and both take turns ([`Turns`]), repeatedly if the
 //!    result is close.

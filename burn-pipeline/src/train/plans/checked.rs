@@ -62,15 +62,13 @@ impl Plans {
         }
     }
 
-    /// The plans of the same pipeline for another source; the first one is built and checked.
-    pub(crate) fn with_source(&self, source: Source) -> Result<Self, BuildError> {
-        let mut plans = Self::new(source, &self.skips, self.replication.clone(), self.vocabulary.clone())?;
-        if plans.placement != self.placement {
-            let microbatches = plans.source.microbatches();
-            return Err(BuildError::Moved { schedule: plans.name(), microbatches });
+    /// These plans, for the stages that `running` runs; stages do not move.
+    pub(crate) fn in_place_of(mut self, running: &Self) -> Result<Self, BuildError> {
+        if self.placement != running.placement {
+            return Err(BuildError::Moved { schedule: self.name(), microbatches: self.source.microbatches() });
         }
-        self.first_trained.map_or(Ok(()), |first| plans.train_from(first))?;
-        Ok(plans)
+        running.first_trained.map_or(Ok(()), |first| self.train_from(first))?;
+        Ok(self)
     }
 
     /// The first plan's name.

@@ -10,7 +10,7 @@
 use super::builder::Builder;
 use crate::data_parallel::Stages;
 use crate::execute::{ExecuteError, Executor, RunOptions};
-use crate::link::{Activity, Link, Logged, SharedLink};
+use crate::link::{Activity, Link, SharedLink};
 use crate::payload::{AnyTensor, SpecMismatch, StageMetadata, computes_in};
 use crate::ranks::Grid;
 use crate::stage::{ErasedStage, MadeUpSteps, Matmuls, Members, NamedWeight, StageError, made_up_names};
@@ -90,7 +90,7 @@ impl Blueprint {
     /// Builds the rank at this end of the link.
     pub(super) fn build(&self, link: Box<dyn Link>, device: Device) -> Result<Built, ExecuteError> {
         let builder = &self.builder;
-        let mut link = SharedLink::new(Box::new(Logged::new(link)));
+        let mut link = SharedLink::new(link);
         let grid = self.grid(&link);
         // Abort while the link exists: a rank that only closed it would give no reason.
         let agreed = self.agree(&mut link, &grid).inspect_err(|error| link.abort(error.to_string()));

@@ -188,10 +188,7 @@ impl Builder {
     ) -> Result<Pipeline, BuildError> {
         one_queue();
         // The proof assumed a stricter transport; the simulation assumes sends that do not wait.
-        let simulate = links.first().map_or_else(SimulateOptions::default, |link| SimulateOptions {
-            transport: Transport::Unbounded,
-            overlap: link.overlaps(),
-        });
+        let simulate = SimulateOptions { transport: Transport::Unbounded, overlap: true };
         let (processes, first_rank) = (job.is_some(), links.first().map_or(0, |link| link.rank()));
         let plan = plans.current()?;
         let predicted = self.predicted(plan.plan(), &simulate)?;

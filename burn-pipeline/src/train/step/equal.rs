@@ -54,7 +54,7 @@ fn copy_buffers(executor: &mut Executor, placement: &Placement) -> Result<(), Ex
         }
         let buffers = own.into_iter().zip(values);
         let values: HashMap<ParamId, AnyTensor> =
-            buffers.map(|((id, own), data)| (id, AnyTensor::from_data_exact(data.clone(), &own.device()))).collect();
+            buffers.map(|((id, own), data)| (id, AnyTensor::from_data(data.clone(), &own.device()))).collect();
         if !values.is_empty() {
             held.replace(&values).map_err(|source| ExecuteError::Module { rank, stage, source })?;
         }

@@ -54,8 +54,10 @@ impl Rank {
     /// # Errors
     /// Returns [`ExecuteError`] if another rank failed, or a device reports an error.
     pub(crate) fn finish_gradients(&mut self) -> Result<Finished, ExecuteError> {
-        self.executor.set_shard_gradients();
-        self.executor.exchanging(None, |group, stages| group.reduce_remaining(stages, false))?;
+        self.executor.exchanging(None, |group, stages| {
+            group.set_shard_gradients(stages);
+            group.reduce_remaining(stages, false)
+        })?;
         self.sharing.sum_gradients(&mut self.executor)?;
         replicas::sum_gradients(&mut self.executor, &self.placement)?;
         self.compare_members_once()?;

@@ -1,6 +1,6 @@
 //! How a rank learns the tensor specs at its stages' boundaries; see [`StageMetadata`].
 //!
-//! 1. All ranks vote: declarations are used if every stage of every rank has declared its specs.
+//! 1. Declarations are used if every stage of every rank has declared its specs, which the facts of all stages say.
 //! 2. Otherwise all stages run one microbatch of zeros per route, forward and backward, in model order: once with as
 //!    many samples as the first microbatch, and once with one more. Weights and running statistics are restored;
 //!    accumulated gradients are kept.
@@ -40,7 +40,7 @@ pub(crate) fn metadata_plan(
 impl Rank {
     /// Learns the specs at the boundaries of this rank's stages, and compares tensors with them from now on according
     /// to the settings. All ranks call it with the same batches: zeros of the first microbatch's shape, and zeros with
-    /// one sample more.
+    /// one sample more; with none if all stages have declared their specs.
     ///
     /// # Errors
     /// Returns [`StageError::Metadata`] if a declaration differs from what was found. Otherwise same as
@@ -51,17 +51,16 @@ impl Rank {
         zeros: &[Microbatches],
     ) -> Result<Metadata, ExecuteError> {
         let declared = self.declared();
-        let all_here = declared.len() == self.executor.stages().len();
-        let votes = self.executor.gather(&all_here)?;
-        let metadata = match votes.into_iter().all(|vote| vote) {
+        let metadata = match zeros.is_empty() {
             true => declared,
             false => {
                 let found = self.run_on_zeros(plan, zeros)?;
                 self.compare(&declared, &found)?;
-                self.wait_for_comparisons()?;
                 found
             }
         };
+        // Also without a comparison: a copy of a stage on another rank may lack the declaration.
+        self.wait_for_comparisons()?;
         self.executor.link().set_activity(Activity::Idle);
         self.executor.spec_check = match self.settings.validate {
             Validate::Off => SpecCheck::Off,
@@ -79,8 +78,9 @@ impl Rank {
         let (reduction, executor) = (self.settings.reduction, &mut self.executor);
         let mut kept: Vec<(Vec<AnyTensor>, GradientStore)> = Vec::new();
         for held in executor.stages().values_mut() {
-            held.settle();
-            let weights = held.weights().into_iter().map(|(_, weight)| weight).collect();
+            // With names, since that brings running statistics up to date.
+            let weights = held.named_weights().into_iter().map(|weight| weight.value);
+            let weights = weights.filter(|value| value.dtype().is_float()).collect();
             let store = held.gradients().emptied();
             kept.push((weights, std::mem::replace(held.gradients(), store)));
         }
@@ -96,7 +96,6 @@ impl Rank {
         });
         // Also after an error.
         for (held, (weights, store)) in executor.stages().values_mut().zip(kept) {
-            held.settle();
             held.set_weights(weights);
             *held.gradients() = store;
         }

@@ -220,7 +220,7 @@ impl Rank {
     /// Drops gradients and losses accumulated since the last step.
     pub(crate) fn forget(&mut self) {
         self.executor.stages().values_mut().for_each(|stage| stage.clear());
-        self.executor.cancel_exchanges();
+        self.executor.group.clear();
         self.observed.clear();
         self.statistics_end = true;
         self.contract = Contract::new(self.settings.reduction);

@@ -17,6 +17,7 @@ use super::rank::Rank;
 use crate::execute::ExecuteError;
 use crate::link::{Activity, LinkError};
 use burn_pipeline_plan::plan::StageId;
+use std::collections::HashMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Recovered {
@@ -90,11 +91,9 @@ impl Rank {
             return;
         }
         let state = |(&stage, held): (&StageId, &mut Box<dyn crate::stage::ErasedStage>)| {
-            if held.forward_state().is_empty() {
-                return None;
-            }
-            held.settle();
-            Some((stage, held.forward_state().into_iter().map(|weight| (weight.id, weight.value)).collect()))
+            let state: HashMap<_, _> =
+                held.forward_state().into_iter().map(|weight| (weight.id, weight.value)).collect();
+            (!state.is_empty()).then_some((stage, state))
         };
         self.statistics = Some(self.executor.stages().iter_mut().filter_map(state).collect());
     }
@@ -103,7 +102,6 @@ impl Rank {
         let rank = self.number();
         for (stage, values) in self.statistics.take().unwrap_or_default() {
             let Some(held) = self.executor.stages().get_mut(&stage) else { continue };
-            held.settle();
             held.replace(&values).map_err(|error| ExecuteError::Device { rank, message: error.to_string() })?;
         }
         Ok(())

@@ -119,7 +119,7 @@ impl Programs {
         if let Some(known) = self.constants.iter().filter_map(Weak::upgrade).find(|known| known.data == *data) {
             return known;
         }
-        let tensor = AnyTensor::from_data_exact(TensorData::clone(data), device).into_dispatch();
+        let tensor = AnyTensor::from_data(TensorData::clone(data), device).into_dispatch();
         let made = Arc::new(Constant { data: data.clone(), tensor });
         self.constants.push(Arc::downgrade(&made));
         made

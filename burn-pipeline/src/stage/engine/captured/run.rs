@@ -184,12 +184,12 @@ impl EngineState for Captured {
         self.seed = seed;
     }
 
-    fn advance(&mut self, direction: Direction, pieces: usize) -> Result<(), StageError> {
+    fn advance(&mut self, direction: Direction) -> Result<(), StageError> {
         let begun = match direction {
             Direction::Forward => &mut self.forward,
             Direction::Backward => &mut self.backward,
         };
-        begun.as_mut().ok_or(StageError::NotHeld)?.advance(pieces)
+        begun.as_mut().ok_or(StageError::NotHeld)?.advance(1)
     }
 
     fn complete_forward(&mut self) -> Result<ForwardOutput, StageError> {

@@ -107,7 +107,7 @@ pub(super) fn lowered_module<M: Module>(module: M, parameters: &Parameters) -> M
 /// The tensors that a captured module holds as float parameters and buffers.
 pub(super) fn float_edges<M: Module>(module: &M) -> Option<HashSet<TensorId>> {
     let mut held = Some(HashSet::new());
-    each_float(module, |_, param| match (edge(param.value().as_dispatch()), &mut held) {
+    each_float(module, |_, param| match (edge(param.base().as_dispatch()), &mut held) {
         (Ok(edge), Some(held)) => drop(held.insert(edge.id)),
         _ => held = None,
     });

@@ -180,7 +180,7 @@ impl Transfer<'_> {
             (_, Some((data, device))) => {
                 let data = data.map_err(|message| ExecuteError::Device { rank: me, message })?;
                 let mut payload = Payload::default();
-                payload.push_tensor(AnyTensor::from_data_exact(data, &device));
+                payload.push_tensor(AnyTensor::from_data(data, &device));
                 self.rank.executor.send_to(0, header, payload)?;
                 Ok(None)
             }

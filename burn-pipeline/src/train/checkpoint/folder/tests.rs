@@ -66,33 +66,13 @@ proptest! {
 }
 
 #[test]
-fn folders_of_versions_without_serial_numbers_go_on_in_the_order_of_their_steps() {
-    let root = tempdir().unwrap();
-    let checkpoints = Checkpoints::new(root.path());
-    for steps in [400, 500, 450] {
-        let folder = root.path().join(name_of(steps, 1));
-        fs::create_dir_all(&folder).unwrap();
-        manifest(steps).write(&folder).unwrap();
-    }
-    fs::write(root.path().join(LATEST), "step-00000450").unwrap();
-    let by_worth = |name: &str| names(&checkpoints.by_worth(name).unwrap());
-    assert_eq!(by_worth("step-00000450"), ["step-00000500", "step-00000400", "step-00000450"]);
-    assert_eq!(checkpoints.latest_intact().unwrap().progress().steps, 450);
-    // What is saved now comes after all of them.
-    let mut job = Branch::default();
-    checkpoints.begin(10, &mut job).unwrap().commit(manifest(10), &mut job).unwrap();
-    assert_eq!(names(&checkpoints.all().unwrap()).pop().unwrap(), "step-00000010");
-    assert_eq!(Manifest::read(&root.path().join("step-00000010")).unwrap().serial, Some(1));
-}
-
-#[test]
 fn where_the_latest_is_gone_or_damaged_what_it_came_from_is_next() {
     let root = tempdir().unwrap();
     let (checkpoints, mut job) = (Checkpoints::new(root.path()), Branch::default());
     let save = |steps, job: &mut Branch| checkpoints.begin(steps, job).unwrap().commit(manifest(steps), job).unwrap();
     let good = save(400, &mut job);
     save(500, &mut job);
-    job.goes_on_from(&good, Some(1));
+    job.goes_on_from(&good, 1);
     let latest = save(450, &mut job);
     fs::write(latest.join("manifest.json"), "{").unwrap();
     assert_eq!(checkpoints.latest_intact().unwrap().folder(), good);

@@ -113,7 +113,7 @@ impl<'a> Opened<'a> {
                 Some(adapted) => drop(self.fit.with_base.insert(adapted.to_owned())),
                 None => drop(self.fit.turned.insert(name.clone(), turn)),
             }
-            let whole = AnyTensor::from_data_exact(data, &weight.value.device());
+            let whole = AnyTensor::from_data(data, &weight.value.device());
             state.weights.insert(weight.id, holders.own_piece(weight.id, whole));
         }
         Ok(state)
