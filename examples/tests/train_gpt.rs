@@ -173,6 +173,19 @@ fn a_plan_from_a_file_trains_like_its_schedule() {
 }
 
 #[test]
+fn costs_are_measured_on_the_microbatches_that_a_rank_runs() {
+    let folder = tempdir().unwrap();
+    let flops = |flags: &str| {
+        let costs = folder.path().join(format!("{flags}.json"));
+        curve(&format!("{flags} --ranks 2 --cut optimal --costs={}", costs.display()));
+        let (layers, _) = burn_pipeline::cost::Layers::from_json(&std::fs::read_to_string(&costs).unwrap()).unwrap();
+        layers.all()[1].flops
+    };
+    // Eight samples: four microbatches of two.
+    assert_eq!(flops("--data-parallel=2 --microbatches=2"), flops("--microbatches=4"));
+}
+
+#[test]
 fn a_cut_by_measured_costs_and_one_that_was_given_change_no_loss() {
     let folder = tempdir().unwrap();
     let costs = folder.path().join("costs.json");

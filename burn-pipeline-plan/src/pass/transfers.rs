@@ -193,7 +193,8 @@ impl<'a> Lowering<'a> {
     #[inline]
     fn has_collective(&self, task: MicrobatchTask) -> bool {
         let Some(collective) = self.vocabulary.awaited(task) else { return true };
-        self.collectives[self.vocabulary.number(collective)] as usize == self.next.len()
+        let passed = self.collectives.get(self.vocabulary.number(collective));
+        passed.is_some_and(|&passed| passed as usize == self.next.len())
     }
 
     /// The dense number of a stage, if it is on this rank.

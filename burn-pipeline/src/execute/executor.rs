@@ -226,8 +226,8 @@ impl Executor {
 
 /// What to do where a stage computes with tensors of two element types.
 const OF_ANOTHER_TYPE: &str = "; with `Builder::precision` a stage gets rounded parameters: cast its inputs to their \
-    type, and what needs more digits to f32, or keep parameters in f32 (`Precision::keep`); see the guide, \
-    `half_precision`";
+    type, and what needs more digits to f32, keep parameters in f32 (`Precision::keep`), or do not keep those around \
+    which the module does not cast; see the guide, `half_precision`";
 
 pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text_of(panic)

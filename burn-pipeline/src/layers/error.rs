@@ -10,6 +10,9 @@ pub enum LayersError {
     /// The plan has more stages than the list has layers.
     #[error("the model has {layers} layer(s), but the plan has {stages} stages; choose fewer ranks or chunks")]
     TooFew { layers: usize, stages: usize },
+    /// The cut is that of another number of layers.
+    #[error("`Builder::cut` divides {cut} layers, but the model has {layers}; give it a cut of {layers} layers")]
+    OtherCut { cut: usize, layers: usize },
     /// A layer is repeated 0 times.
     #[error("layer `{name}` is repeated 0 times; leave it out, or repeat it at least once")]
     NoRepetition { name: String },

@@ -51,8 +51,8 @@ pub enum LinkError {
     Deadline { rank: usize, peer: usize, what: String, seconds: f64, peer_state: String },
     /// The other rank has closed its end of the link, so what this rank waits for cannot arrive.
     #[error(
-        "rank {rank} waits for {what} from rank {peer}, which has left the job (its pipeline was dropped); \
-         look at that rank's own output"
+        "rank {rank} waits for {what} from rank {peer}, which has left the job (its pipeline was dropped): \
+         it failed, as its own output says, or made fewer calls than this one"
     )]
     Left { rank: usize, peer: usize, what: String },
     /// A message arrived that is not the next one of the plan.

@@ -89,7 +89,7 @@ fn a_model_that_has_not_the_base_is_refused_unchanged() {
     for mut second in [without, loaded(builder(8, "ZBH1", 2), &other)] {
         let before = named(&mut second);
         let error = second.load(&latest).unwrap_err();
-        assert!(matches!(error, CheckpointError::Base { .. }), "{error}");
+        assert!(matches!(error, CheckpointError::LeftToModel { .. }), "{error}");
         for says in ["`layers.0.weight`", "load_pretrained", &*folder.path().join("base").to_string_lossy()] {
             assert!(error.to_string().contains(says), "{says} is not in: {error}");
         }

@@ -5,11 +5,12 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use burn::tensor::activation::gelu;
+use burn_pipeline::cost::Partition;
 use burn_pipeline::layers::LayerContext;
 use burn_pipeline::payload::Skip;
 use burn_pipeline::plan::SkipEdge;
 use burn_pipeline::schedule::Size;
-use burn_pipeline::train::SharedParameter;
+use burn_pipeline::train::{MeasureError, SharedParameter};
 use burn_pipeline::{Accumulation, Batch, Layer, Pipeline, Sequential, init_seeded};
 use pipeline_tests::device::device;
 
@@ -49,8 +50,13 @@ fn measured_layers_know_their_skips() {
     let microbatch = Batch::new(ids.narrow(0, 0, part(SAMPLES)))
         .extra("mask", mask.narrow(0, 0, part(SAMPLES)))
         .target(wanted.narrow(0, 0, part(SAMPLES)));
-    let measured = Pipeline::builder().layers(model()).devices(vec![device()]).measure_layers(microbatch, &kinds, 0);
-    let layers = measured.unwrap().layers;
+    let builder = Pipeline::builder().layers(model()).devices(vec![device()]);
+    let error = builder.measure_layers(microbatch.clone(), &kinds[..4], 0).unwrap_err();
+    assert_eq!(error, MeasureError::Kinds { kinds: 4, layers: 8 });
+    let coarse = builder.clone().cut(Partition::even(4, 2).unwrap()).schedule("1F1B", Size::new(2, 2));
+    let error = coarse.build().map(drop).unwrap_err().to_string();
+    assert!(error.contains("divides 4 layers, but the model has 8"), "{error}");
+    let layers = builder.measure_layers(microbatch, &kinds, 0).unwrap().layers;
     let edge = |from, to| SkipEdge { from, to };
     assert_eq!(layers.skips(), [edge(1, 6), edge(2, 5)]);
     let parameters: Vec<u64> = layers.all().iter().map(|layer| layer.parameters).collect();

@@ -98,7 +98,8 @@ impl MadeUpSteps {
             Self::None => "none".to_owned(),
             Self::Panics => "one that panics at a small matrix".to_owned(),
             Self::Steps(at) => {
-                format!("one that brings a made-up weight from 0.5 to {:?}", at.get(place).and_then(|at| at.first()))
+                let first = at.get(place).and_then(|at| at.first()).copied().unwrap_or(f32::NAN);
+                format!("one whose {STEPS} test steps bring a made-up weight from 0.5 to {first:e}")
             }
         }
     }

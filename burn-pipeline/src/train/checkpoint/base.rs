@@ -130,7 +130,8 @@ impl Checkpoint {
             }
             Some(Ok(_)) => {
                 let what = format!(
-                    "the model has other values, or not in {}; load it first (`Pipeline::load_pretrained`)",
+                    "the model has other values, or not in {}; load the same weights first \
+                     (`Pipeline::load_pretrained`)",
                     entry.dtype
                 );
                 Err(self.lacks(entry, &what))
@@ -144,7 +145,7 @@ impl Checkpoint {
             Some(BaseEntry::Pretrained { stores }) => stores.join(", "),
             _ => String::new(),
         };
-        CheckpointError::Base { base: stores.into(), what: format!("`{}`: {what}", entry.key()) }
+        CheckpointError::LeftToModel { stores, name: entry.key().to_owned(), what: what.to_owned() }
     }
 
     /// Reads what the base holds of these entries.
@@ -155,7 +156,7 @@ impl Checkpoint {
     ) -> Result<HashMap<usize, (TensorData, ParameterState)>, CheckpointError> {
         let left = places.iter().map(|&place| &self.parameters()[place]).find(|entry| self.leaves_to_model(entry));
         if let Some(entry) = left {
-            let what = "load it into a pipeline, then this checkpoint, and export from there";
+            let what = "load them into a pipeline, then this checkpoint, and export from there";
             return Err(self.lacks(entry, what));
         }
         let Some(base) = self.base()?.filter(|_| !places.is_empty()) else { return Ok(HashMap::new()) };

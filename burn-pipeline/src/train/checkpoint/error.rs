@@ -72,7 +72,11 @@ pub enum CheckpointError {
             missing
         ),
         listed("stored with another shape or type (an adapter changes layouts: `Pretrained::adapter`)", mismatched),
-        listed("not in the model (leave out with `Pretrained::ignored`)", unused)
+        listed(
+            "not in the model (leave out with `Pretrained::ignored`; for adapters, make the model's layers with \
+             `Module::apply_lora`)",
+            unused
+        )
     )]
     Pretrained { missing: Vec<String>, mismatched: Vec<String>, unused: Vec<String> },
     /// A rule of pretrained weights cannot be applied.
@@ -119,6 +123,9 @@ pub enum CheckpointError {
          use a base in a folder of its own (`Checkpoints::over`)", base.display()
     )]
     Base { base: PathBuf, what: String },
+    /// The model does not have the pretrained weights that a checkpoint leaves out.
+    #[error("the checkpoint was saved without the pretrained weights of {stores}, among them `{name}`: {what}")]
+    LeftToModel { stores: String, name: String, what: String },
     /// No pretrained weights were loaded that a checkpoint could leave out.
     #[error(
         "this pipeline got no pretrained weights that a checkpoint could leave out; load them first \

@@ -42,6 +42,10 @@ impl Pipeline {
     /// ([`PipelineError::HalfStepped`](crate::train::PipelineError)), a load makes the pipeline usable again.
     pub fn load(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
         self.load_contents(checkpoint, Contents::All)?;
+        let (saved, now) = (checkpoint.manifest.stages, self.placement().stages());
+        if checkpoint.progress().seed.is_some() && saved != now {
+            tracing::warn!(saved, now, "other stages than the checkpoint's: dropout draws other random numbers");
+        }
         self.training.resume(checkpoint.progress());
         self.branch.goes_on_from(checkpoint.folder(), checkpoint.manifest.serial);
         self.ranks.uneven = None;

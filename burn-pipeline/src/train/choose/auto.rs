@@ -66,7 +66,7 @@ enum Phase {
 
 impl AutoPipeline {
     /// Starts with a zero-bubble schedule of this size, over the builder's cut or an even one. The builder needs no
-    /// schedule. The ranks do not change.
+    /// schedule; one that it has is ignored. The ranks do not change.
     ///
     /// # Errors
     /// Same as [`Builder::build`]. Also fails if there are fewer layers than stages.

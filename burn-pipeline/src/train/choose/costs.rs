@@ -120,7 +120,7 @@ impl Wanted<'_> {
                 continue;
             }
             let kinds = vec!['L'; self.cut.layers()];
-            let measured = self.builder.measure_layers(cut.alone(0), &kinds, ROUNDS)?;
+            let measured = self.builder.measure_parts(cut.alone(0), &kinds, ROUNDS)?;
             // Layers before the first that trains hold nothing.
             let first = measured.layers.first_trained();
             let unread = measured.uncaptured.iter().find(|(layer, _)| *layer >= first);

@@ -11,6 +11,7 @@
 
 use super::layer::MeasuredLayer;
 use super::walk::{MeasureError, Walk, caught};
+use crate::layers::Model;
 use crate::payload::Payload;
 use crate::stage::Batch;
 use crate::train::features::Feature;
@@ -56,6 +57,20 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn measure_layers(
+        &self,
+        microbatch: Batch,
+        kinds: &[char],
+        rounds: usize,
+    ) -> Result<MeasuredLayers, MeasureError> {
+        let layers = self.layers.as_ref().map(Model::layers);
+        if let Some(layers) = layers.filter(|&layers| layers != kinds.len()) {
+            return Err(MeasureError::Kinds { kinds: kinds.len(), layers });
+        }
+        self.measure_parts(microbatch, kinds, rounds)
+    }
+
+    /// Measures the parts of an even cut, one for each kind.
+    pub(super) fn measure_parts(
         &self,
         microbatch: Batch,
         kinds: &[char],

@@ -6,18 +6,19 @@ use std::path::PathBuf;
 /// Options for choosing a schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoOptions {
-    /// Steps before measuring, for captures, kernel compilation and the optimizer's first state.
+    /// Steps before measuring, for captures, kernel compilation and the optimizer's first state: by default 2.
     pub warm_up: usize,
-    /// The number of measured steps.
+    /// The number of measured steps: by default 5.
     pub measured: usize,
-    /// The fraction of a step's time, without the optimizer, that the best plan must be predicted to save to be tried.
+    /// The fraction of a step's time, without the optimizer, that the best plan must be predicted to save to be
+    /// tried: by default 0.02.
     pub gain: f64,
-    /// Steps of each of two plans in a trial, rounded up to a multiple of 4; up to three times as many if the result is
-    /// too close. With 0 there is no trial: the best plan runs because of its prediction.
+    /// Steps of each of two plans in a trial, rounded up to a multiple of 4: by default 12. Up to three times as many
+    /// if the result is too close. With 0 there is no trial: the best plan runs because of its prediction.
     pub trial: usize,
     /// The most bytes that a rank may hold.
     pub cap: Option<f64>,
-    /// Bytes held per byte of parameters: 2 with gradients, 4 with Adam's moments.
+    /// Bytes held per byte of parameters: 2 with gradients, 4 with Adam's moments (the default).
     pub state_factor: f64,
     /// The number of layers of the model, if the stages' factory makes the layers given by
     /// [`StageContext::layers`](crate::train::StageContext::layers). Then they may be cut in any way, with other

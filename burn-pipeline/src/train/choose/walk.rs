@@ -111,6 +111,12 @@ pub enum MeasureError {
          stage"
     )]
     NoStages,
+    /// The kinds are not those of the model's layers.
+    #[error(
+        "{kinds} kinds of layers were given, but the list of `Builder::layers` has {layers} layers; give one kind for \
+         each, in order"
+    )]
+    Kinds { kinds: usize, layers: usize },
     /// A layer refused the previous output, or its device reported an error.
     #[error("layer {layer} of {layers}: {source}")]
     Stage { layer: usize, layers: usize, source: StageError },
