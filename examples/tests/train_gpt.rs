@@ -175,14 +175,14 @@ fn a_plan_from_a_file_trains_like_its_schedule() {
 #[test]
 fn costs_are_measured_on_the_microbatches_that_a_rank_runs() {
     let folder = tempdir().unwrap();
-    let flops = |flags: &str| {
-        let costs = folder.path().join(format!("{flags}.json"));
-        curve(&format!("{flags} --ranks 2 --cut optimal --costs={}", costs.display()));
+    let flops = |flags: &str, file: &str| {
+        let costs = folder.path().join(file);
+        curve(&format!("{flags} --ranks 2 --cut optimal --costs {}", costs.display()));
         let (layers, _) = burn_pipeline::cost::Layers::from_json(&std::fs::read_to_string(&costs).unwrap()).unwrap();
         layers.all()[1].flops
     };
     // Eight samples: four microbatches of two.
-    assert_eq!(flops("--data-parallel=2 --microbatches=2"), flops("--microbatches=4"));
+    assert_eq!(flops("--data-parallel 2 --microbatches 2", "replicas"), flops("--microbatches 4", "one"));
 }
 
 #[test]
