@@ -86,8 +86,8 @@ impl Layers {
     /// ```
     ///
     /// # Errors
-    /// Returns [`PartitionError::FirstTrained`] if there is no such layer, or if it has no backward since a call with
-    /// a later layer.
+    /// Returns [`PartitionError::FirstTrained`] if there is no such layer, or if an earlier call with a later layer has
+    /// removed its backward.
     pub fn train_from(self, first: usize) -> Result<Self, PartitionError> {
         let count = self.layers.len();
         if first >= count || first < self.first_trained {

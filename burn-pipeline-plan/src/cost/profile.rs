@@ -74,8 +74,8 @@ impl Profile {
     /// that train, cut a model that knows it ([`Layers::train_from`](super::Layers::train_from)) for exact costs.
     ///
     /// # Errors
-    /// Returns [`ProfileError::FirstTrained`] if there is no such stage, or if it has no backward since a call with a
-    /// later stage.
+    /// Returns [`ProfileError::FirstTrained`] if there is no such stage, or if an earlier call with a later
+    /// stage has removed its backward.
     pub fn train_from(self, first: usize) -> Result<Self, ProfileError> {
         let count = self.stages.len();
         if first >= count || first < self.first_trained {

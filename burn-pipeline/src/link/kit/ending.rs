@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 /// The pause between two checks whether the thread has ended.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits until a thread has ended, be it by a panic. Returns false if it has not ended in time; it then lives on by
-/// itself.
+/// Waits until a thread has ended, also by a panic. Returns false if it has not ended in time.
 pub fn ended_within(thread: &JoinHandle<()>, timeout: Duration) -> bool {
     let since = Instant::now();
     while !thread.is_finished() {

@@ -44,7 +44,11 @@ impl Pipeline {
         self.load_contents(checkpoint, Contents::All)?;
         let (saved, now) = (checkpoint.manifest.stages, self.placement().stages());
         if checkpoint.progress().seed.is_some() && saved != now {
-            tracing::warn!(saved, now, "other stages than the checkpoint's: dropout draws other random numbers");
+            tracing::warn!(
+                saved,
+                now,
+                "the checkpoint has another number of stages, so dropout draws other random numbers"
+            );
         }
         self.training.resume(checkpoint.progress());
         self.branch.goes_on_from(checkpoint.folder(), checkpoint.manifest.serial);

@@ -17,8 +17,8 @@ impl Builder {
     /// or the parts of [`Builder::cut`]; the first and the last layer count like any other.
     ///
     /// A parameter's name begins with its layer's (`blocks.4.weight`), and [`Builder::share`] takes these names as
-    /// paths. Ranks in processes compare the lists' names and seed, but not what the closures hold: hyperparameters
-    /// belong into [`Builder::model`], which they compare too.
+    /// paths. Ranks in processes compare the lists' names and seed, but not what the closures hold: put
+    /// hyperparameters into [`Builder::model`], which they compare too.
     /// [`Pipeline::replace_layer`](crate::Pipeline::replace_layer) replaces a layer's module between two steps.
     /// The crate's [first page](crate) has an example.
     pub fn layers(mut self, model: Model) -> Self {
