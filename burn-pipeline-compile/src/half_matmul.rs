@@ -5,13 +5,14 @@
 //! it does not depend on the number of threads. Two operands of `bf16` are multiplied without being widened on
 //! processors with AVX-512 ([`Bf16`]).
 //!
-//! 1. The target is cut into blocks of about equal size, because a very small block would get another kernel.
-//! 2. Of each operand, one block is widened at a time, along its contiguous elements.
-//! 3. A block of a half-precision target is summed in `f32`, then rounded into its place.
+//! 1. If operands are not widened and the depth is that of one block, the kernel rounds each tile into its place.
+//! 2. Otherwise the target is cut into blocks of about equal size, because a very small block would get another kernel.
+//! 3. Of each operand, one block is widened at a time, along its contiguous elements.
+//! 4. A block of a half-precision target is summed in `f32`, then rounded into its place.
 
 use crate::half::Half;
 use crate::matmul_kernel::{SMALL, multiply};
-use crate::multiply::{Bf16, Elements, Matrix, Parts};
+use crate::multiply::{self, Bf16, By, DEPTH, Elements, Matrix, Parts, To};
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -25,42 +26,10 @@ const ROWS: usize = 256;
 const FEW_ROWS: usize = 32;
 /// The most columns of a block.
 const COLUMNS: usize = 512;
-/// The most products that are summed at once.
-const DEPTH: usize = 512;
 
 thread_local! {
     /// A block of each operand and of the target: at most 3.5 MiB per thread, kept until it ends.
     static BLOCKS: RefCell<[Vec<f32>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) };
-}
-
-/// The elements of a target.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum To {
-    F32(*mut f32),
-    Half(*mut u16, Half),
-}
-
-// SAFETY: each matmul of a batch, and each block of a matmul, writes its own elements.
-unsafe impl Send for To {}
-// SAFETY: as above.
-unsafe impl Sync for To {}
-
-impl To {
-    /// Elements at this storage; `f32` unless they are half precision.
-    pub(crate) fn new(at: *mut u8, half: Option<Half>) -> Self {
-        match half {
-            None => Self::F32(at.cast()),
-            Some(half) => Self::Half(at.cast(), half),
-        }
-    }
-
-    /// The elements from an offset on.
-    pub(crate) fn offset(self, by: isize) -> Self {
-        match self {
-            Self::F32(at) => Self::F32(at.wrapping_offset(by)),
-            Self::Half(at, half) => Self::Half(at.wrapping_offset(by), half),
-        }
-    }
 }
 
 /// A matmul, for all of its blocks.
@@ -96,6 +65,11 @@ pub(crate) unsafe fn multiply_half(
         return unsafe { multiply([rows, columns, depth], to, operands, add, parallel, job.pairs) };
     }
     let threads = if let Parallelism::None = parallel { 1 } else { rayon::current_num_threads() };
+    if let Some(found) = job.pairs.filter(|found| found.rounds() && depth <= DEPTH) {
+        let (by, parallel, [lhs, rhs]) = (By::Rounded(found), !matches!(parallel, Parallelism::None), operands);
+        // SAFETY: guaranteed by the caller.
+        return unsafe { multiply::multiply(by, [rows, columns, depth], to, lhs, rhs, add, parallel) };
+    }
     // Without widened operands a block of the target may be larger, so that operands are packed less often.
     let larger = if in_place { 2 } else { 1 };
     // No block of several is so small that its kernel adds in another order.

@@ -11,8 +11,8 @@
 //! are added later.
 
 use crate::half::{Half, round};
-use crate::half_matmul::{To, multiply_half};
-use crate::multiply::{Bf16, Elements, Matrix};
+use crate::half_matmul::multiply_half;
+use crate::multiply::{Bf16, Elements, Matrix, To};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;

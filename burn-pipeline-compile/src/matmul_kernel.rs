@@ -3,7 +3,7 @@
 //! Guarantees: for depths of [`is_addable`], both kernels give the same bits for any strides. So the choice by strides
 //! changes only the time.
 
-use crate::multiply::{self, Avx512, Bf16, By, Elements, Matrix};
+use crate::multiply::{self, Avx512, Bf16, By, Elements, Matrix, To};
 use gemm::Parallelism;
 use std::ops::RangeInclusive;
 
@@ -47,7 +47,10 @@ pub(crate) unsafe fn multiply(
     // SAFETY: guaranteed by the caller.
     unsafe {
         match (own, lhs.at, rhs.at) {
-            (Some(by), ..) => multiply::multiply(by, sizes, to, lhs, rhs, add, !matches!(parallel, Parallelism::None)),
+            (Some(by), ..) => {
+                let to = Matrix { at: To::F32(to.at), row: to.row, column: to.column };
+                multiply::multiply(by, sizes, to, lhs, rhs, add, !matches!(parallel, Parallelism::None));
+            }
             (None, Elements::F32(left), Elements::F32(right)) => gemm::gemm(
                 rows, columns, depth, to.at, to.column, to.row, add, left, lhs.column, lhs.row, right, rhs.column,
                 rhs.row, kept, 1.0_f32, false, false, false, parallel,

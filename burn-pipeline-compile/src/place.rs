@@ -8,9 +8,8 @@
 
 use crate::graph::Part;
 use crate::half::Half;
-use crate::half_matmul::To;
 use crate::matmul::multiply_into;
-use crate::multiply::Bf16;
+use crate::multiply::{Bf16, To};
 use crate::storage::Fresh;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::ir::TensorIr;

@@ -8,12 +8,12 @@
 
 use super::amx::{self, TileUnit};
 use super::kernel::{COLUMNS, Numbers, OneByOne, Pairs, ROWS};
-use super::kernels::{Blocks, DEPTH, Kernels};
+use super::kernels::{Blocks, Kernels};
 use super::matrix_tiles::Tiles;
 use super::split::Split;
 use super::tiles::cut;
 use super::words::Line;
-use super::{By, Elements, Matrix, Parts, Way};
+use super::{By, DEPTH, Elements, Matrix, Parts, To, Way};
 use crate::half::Half;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -45,12 +45,13 @@ impl<T: Copy> Shared<T> {
 /// Writes a matmul, or adds it to the target; on all threads if `parallel`. `sizes` are rows, columns and depth.
 ///
 /// # Safety
-/// The matrices have these sizes. Operands are `f32`, or `bf16` if they are rounded. Nothing else refers to the
+/// The matrices have these sizes. Operands are `f32`, or `bf16` if they are rounded. A target in half precision is not
+/// added to, and takes sums over a depth of at most [`DEPTH`], which are rounded once. Nothing else refers to the
 /// elements of `to`, which are all distinct.
 pub(crate) unsafe fn multiply(
     by: By,
     sizes: [usize; 3],
-    to: Matrix<*mut f32>,
+    to: Matrix<To>,
     lhs: Matrix<Elements>,
     rhs: Matrix<Elements>,
     add: bool,
@@ -80,7 +81,7 @@ pub(crate) unsafe fn multiply(
 unsafe fn along_rows(
     by: By,
     [rows, columns, depth]: [usize; 3],
-    to: Matrix<*mut f32>,
+    to: Matrix<To>,
     lhs: Matrix<Elements>,
     rhs: Matrix<Elements>,
     add: bool,
@@ -125,7 +126,7 @@ unsafe fn on_tiles<U: TileUnit>(
     parts: Parts,
     ranges: [Range<usize>; 2],
     depth: usize,
-    to: Matrix<*mut f32>,
+    to: Matrix<To>,
     [lhs, rhs]: [Matrix<Elements>; 2],
     add: bool,
 ) {
@@ -152,7 +153,7 @@ fn pieces(size: usize, count: usize) -> Vec<Range<usize>> {
 unsafe fn blocks<K: Kernels>(
     [rows, columns]: [Range<usize>; 2],
     depth: usize,
-    to: Matrix<*mut f32>,
+    to: Matrix<To>,
     lhs: Matrix<Elements>,
     rhs: Matrix<Elements>,
     add: bool,
@@ -161,7 +162,7 @@ unsafe fn blocks<K: Kernels>(
         return rows.for_each(|row| {
             for column in columns.clone() {
                 // SAFETY: guaranteed by the caller.
-                unsafe { *to.at.offset(row as isize * to.row + column as isize * to.column) = 0.0 };
+                unsafe { to.at.offset(row as isize * to.row + column as isize * to.column).clear() };
             }
         });
     }

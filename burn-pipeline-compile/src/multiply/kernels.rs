@@ -5,11 +5,9 @@ use super::kernel::{COLUMNS, Left, Multiply, ROWS};
 use super::pack::{Operand, pack, pack_pairs, panel};
 use super::tiles::tiles;
 use super::words::{self, Group, Line, Plain, Rounded, Rounding};
-use super::{Elements, Matrix};
+use super::{Elements, Matrix, To};
 use std::ops::Range;
 
-/// The depth of a block, whose products are summed in registers.
-pub(super) const DEPTH: usize = 512;
 /// Rows at distances that are multiples of this many bytes map to the same sets of the L1 cache.
 pub(super) const SAME_SETS: usize = 4096;
 
@@ -56,7 +54,7 @@ pub(super) trait Kernels: Sized {
     ///
     /// # Safety
     /// As for [`multiply`](super::multiply), on a processor with the instruction; the blocks are packed.
-    unsafe fn multiply(blocks: Blocks<'_, Self::Left>, to: Matrix<*mut f32>, add: bool);
+    unsafe fn multiply(blocks: Blocks<'_, Self::Left>, to: Matrix<To>, add: bool);
 }
 
 impl<M: Multiply> Kernels for M {
@@ -84,7 +82,7 @@ impl<M: Multiply> Kernels for M {
         Left::Packed(to.as_ptr().cast())
     }
 
-    unsafe fn multiply(blocks: Blocks<'_, Left>, to: Matrix<*mut f32>, add: bool) {
+    unsafe fn multiply(blocks: Blocks<'_, Left>, to: Matrix<To>, add: bool) {
         let Blocks { rows, columns, depths, left, right, .. } = blocks;
         // SAFETY: guaranteed by the caller.
         unsafe { tiles::<M>(M::GROUP.words(depths.len()), left, right, [rows, columns], to, add) };

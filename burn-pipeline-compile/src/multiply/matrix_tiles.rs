@@ -3,8 +3,8 @@
 //! 1. The right operand is packed as pairs, in the same panels of 32 columns as for vectors. Rows of the left operand
 //!    need no turning: a tile has 16 rows of 32 elements along the depth. They are read in place if they are `bf16` and
 //!    whole, and packed otherwise ([`pack_rows`]). The depth is filled up with 0 to whole tiles.
-//! 2. A block of 32 rows and columns is summed in tiles over the depth, and stored to the target. If the target is
-//!    added to, has fewer rows or columns, or is strided, the block is stored to a buffer and copied from there.
+//! 2. A block of 32 rows and columns is summed in tiles over the depth, and stored to the target, or to a buffer and
+//!    from there to the target ([`sums`](super::sums)).
 
 use super::amx::TileUnit;
 use super::amx_kernels::{BLOCK, LeftTiles, TILE};
@@ -12,11 +12,11 @@ use super::kernel::COLUMNS;
 use super::kernels::{Blocks, Kernels, SAME_SETS};
 use super::pack::{Operand, panel};
 use super::pack_rows::pack_rows;
+use super::sums::Sums;
 use super::tiles::cut;
-use super::words::{Group, LANES, Line, RUN, Rounded, Rounding, first};
-use super::{Elements, Matrix};
+use super::words::{Group, Line, RUN, Rounded, Rounding};
+use super::{Elements, Matrix, To};
 use crate::half::Half;
-use std::arch::x86_64::{_mm512_add_ps, _mm512_load_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -32,10 +32,6 @@ pub(super) struct LeftBlock {
     /// The bytes from 32 rows to the next ones.
     panel: isize,
 }
-
-/// A block of sums.
-#[repr(align(64))]
-pub(super) struct Sums(pub(super) [[f32; BLOCK]; BLOCK]);
 
 impl<U: TileUnit> Kernels for Tiles<U> {
     const GROUP: Group = Group::PAIR;
@@ -78,11 +74,11 @@ impl<U: TileUnit> Kernels for Tiles<U> {
         LeftBlock { tiles, panel: lines as isize * line }
     }
 
-    unsafe fn multiply(blocks: Blocks<'_, LeftBlock>, to: Matrix<*mut f32>, add: bool) {
+    unsafe fn multiply(blocks: Blocks<'_, LeftBlock>, to: Matrix<To>, add: bool) {
         let Blocks { rows, columns, depths, left, right, .. } = blocks;
         let steps = depths.len().div_ceil(RUN);
         let lines = panel::<BLOCK>(steps * TILE);
-        let mut sums = Sums([[0.0; BLOCK]; BLOCK]);
+        let mut sums = Sums::zeros();
         // SAFETY: guaranteed by the caller. Nothing else runs on this thread between both calls.
         unsafe {
             U::configure();
@@ -91,47 +87,20 @@ impl<U: TileUnit> Kernels for Tiles<U> {
                 let left = LeftTiles { at, ..left.tiles };
                 for (place, columns) in cut(columns.clone(), BLOCK).enumerate() {
                     let right = right[place * lines..].as_ptr().cast();
-                    let at = to.at.wrapping_offset(rows.start as isize * to.row + columns.start as isize * to.column);
+                    let at = to.at.offset(rows.start as isize * to.row + columns.start as isize * to.column);
                     let sizes = [rows.len(), columns.len()];
-                    if sizes == [BLOCK; 2] && to.column == 1 && !add {
-                        U::multiply(steps, left, right, at, to.row, sizes);
-                    } else {
-                        U::multiply(steps, left, right, sums.0.as_mut_ptr().cast(), BLOCK as isize, sizes);
-                        copy(&sums, sizes, Matrix { at, ..to }, add);
+                    match at {
+                        To::F32(at) if sizes == [BLOCK; 2] && to.column == 1 && !add => {
+                            U::multiply(steps, left, right, at, to.row, sizes);
+                        }
+                        _ => {
+                            U::multiply(steps, left, right, sums.as_mut_ptr(), BLOCK as isize, sizes);
+                            sums.write(sizes, Matrix { at, ..to }, add);
+                        }
                     }
                 }
             }
             U::release();
-        }
-    }
-}
-
-/// Copies sums to the target, or adds them.
-///
-/// # Safety
-/// The target has these rows and columns, and nothing else refers to it; the processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn copy(sums: &Sums, [rows, columns]: [usize; 2], to: Matrix<*mut f32>, add: bool) {
-    for (place, sums) in sums.0[..rows].iter().enumerate() {
-        let at = to.at.wrapping_offset(place as isize * to.row);
-        if to.column != 1 {
-            for (place, &sum) in sums[..columns].iter().enumerate() {
-                // SAFETY: guaranteed by the caller.
-                unsafe {
-                    let at = at.wrapping_offset(place as isize * to.column);
-                    *at = if add { *at + sum } else { sum };
-                }
-            }
-            continue;
-        }
-        for start in (0..columns).step_by(LANES) {
-            let (at, mask) = (at.wrapping_add(start), first(columns - start));
-            // SAFETY: as above; a row of sums is aligned.
-            unsafe {
-                let sums = _mm512_load_ps(sums[start..].as_ptr());
-                let sums = if add { _mm512_add_ps(_mm512_maskz_loadu_ps(mask, at), sums) } else { sums };
-                _mm512_mask_storeu_ps(at, mask, sums);
-            }
         }
     }
 }

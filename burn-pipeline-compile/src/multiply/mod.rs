@@ -2,7 +2,7 @@
 //! and summed in `f32`.
 //!
 //! Guarantees: the result of a matmul depends on the values and sizes of its operands alone, not on their strides or
-//! the number of threads. Each element is a sum over blocks of [`DEPTH`](kernels::DEPTH) products, in order. Within a
+//! the number of threads. Each element is a sum over blocks of [`DEPTH`] products, in order. Within a
 //! block, each product is multiplied and added with one rounding, from the first to the last (of rounded elements: see
 //! below). A matmul added to a target gives the same bits as if it were written and then added, up to that depth.
 //! Rounding is to the nearest `bf16`, ties to even. The bits of rounded matmuls depend on the kind of processor, too:
@@ -47,6 +47,8 @@ mod pack_rows;
 #[cfg(target_arch = "x86_64")]
 mod split;
 #[cfg(target_arch = "x86_64")]
+mod sums;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod words;
@@ -58,6 +60,9 @@ pub(crate) use blocks::multiply;
 pub(crate) use nowhere::multiply;
 #[cfg(target_arch = "x86_64")]
 use std::sync::LazyLock;
+
+/// The depth of a block, whose products are summed in registers.
+pub(crate) const DEPTH: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg(target_arch = "x86_64")]
@@ -231,6 +236,51 @@ pub(crate) enum Elements {
     Half(*const u16, Half),
 }
 
+/// The elements of a target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum To {
+    F32(*mut f32),
+    Half(*mut u16, Half),
+}
+
+// SAFETY: each matmul of a batch, and each block of a matmul, writes its own elements.
+unsafe impl Send for To {}
+// SAFETY: as above.
+unsafe impl Sync for To {}
+
+impl To {
+    /// Elements at this storage; `f32` unless they are half precision.
+    pub(crate) fn new(at: *mut u8, half: Option<Half>) -> Self {
+        match half {
+            None => Self::F32(at.cast()),
+            Some(half) => Self::Half(at.cast(), half),
+        }
+    }
+
+    /// The elements from an offset on.
+    pub(crate) fn offset(self, by: isize) -> Self {
+        match self {
+            Self::F32(at) => Self::F32(at.wrapping_offset(by)),
+            Self::Half(at, half) => Self::Half(at.wrapping_offset(by), half),
+        }
+    }
+
+    /// Writes 0.
+    ///
+    /// # Safety
+    /// There is an element, and nothing else refers to it.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn clear(self) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            match self {
+                Self::F32(at) => *at = 0.0,
+                Self::Half(at, _) => *at = 0,
+            }
+        }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 impl<P> Matrix<P> {
     /// The transposed matrix.
@@ -242,12 +292,12 @@ impl<P> Matrix<P> {
 /// For processors that have no such instruction.
 #[cfg(not(target_arch = "x86_64"))]
 mod nowhere {
-    use super::{Avx512, Bf16, By, Elements, Matrix};
+    use super::{Avx512, Bf16, By, Elements, Matrix, To};
 
     pub(crate) unsafe fn multiply(
         by: By,
         _: [usize; 3],
-        _: Matrix<*mut f32>,
+        _: Matrix<To>,
         _: Matrix<Elements>,
         _: Matrix<Elements>,
         _: bool,

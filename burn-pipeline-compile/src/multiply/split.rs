@@ -17,13 +17,13 @@
 
 use super::amx::TileUnit;
 use super::amx_kernels::{BLOCK, TILE};
-use super::kernels::{Blocks, DEPTH, Kernels};
-use super::matrix_tiles::{Sums, copy};
+use super::kernels::{Blocks, Kernels};
 use super::pack::{Operand, pack_pairs, panel};
 use super::pack_rows::pack_rows;
+use super::sums::Sums;
 use super::tiles::cut;
 use super::words::{Group, Line, RUN, Rounding};
-use super::{Elements, Matrix};
+use super::{DEPTH, Elements, Matrix, To};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -79,13 +79,13 @@ impl<U: TileUnit, const PARTS: usize> Kernels for Split<U, PARTS> {
         unsafe { pack_pairs::<Rounding, BLOCK, PARTS>(operand(rhs), columns, depths, words, to) };
     }
 
-    unsafe fn multiply(blocks: Blocks<'_, *const Line>, to: Matrix<*mut f32>, add: bool) {
+    unsafe fn multiply(blocks: Blocks<'_, *const Line>, to: Matrix<To>, add: bool) {
         let Blocks { rows, columns, depths, left, right, operands } = blocks;
         let steps = depths.len().div_ceil(RUN);
         let [next_left, next_right] =
             [&rows, &columns].map(|lanes| lines(lanes.len(), depths.len()) * size_of::<Line>());
         let panel = panel::<BLOCK>(steps * TILE);
-        let mut sums = Sums([[0.0; BLOCK]; BLOCK]);
+        let mut sums = Sums::zeros();
         // SAFETY: guaranteed by the caller. Nothing else that uses tiles runs on this thread between the first call and
         // the last.
         unsafe {
@@ -94,17 +94,12 @@ impl<U: TileUnit, const PARTS: usize> Kernels for Split<U, PARTS> {
                 let left = left.wrapping_add(place * panel).cast();
                 for (place, columns) in cut(columns.clone(), BLOCK).enumerate() {
                     let right = right[place * panel..].as_ptr().cast();
-                    U::multiply_parts::<PARTS>(
-                        steps,
-                        (left, next_left),
-                        (right, next_right),
-                        sums.0.as_mut_ptr().cast(),
-                    );
+                    U::multiply_parts::<PARTS>(steps, (left, next_left), (right, next_right), sums.as_mut_ptr());
                     if !are_finite(&sums) {
                         repair(&mut sums, [rows.clone(), columns.clone()], depths.clone(), operands);
                     }
-                    let at = to.at.wrapping_offset(rows.start as isize * to.row + columns.start as isize * to.column);
-                    copy(&sums, [rows.len(), columns.len()], Matrix { at, ..to }, add);
+                    let at = to.at.offset(rows.start as isize * to.row + columns.start as isize * to.column);
+                    sums.write([rows.len(), columns.len()], Matrix { at, ..to }, add);
                 }
             }
             U::release();

@@ -3,9 +3,9 @@
 mod parts;
 
 use super::amx::Amx;
-use super::{Avx512, Bf16, By, Elements, Matrix, Parts, Way, multiply};
+use super::{Avx512, Bf16, By, DEPTH, Elements, Matrix, Parts, To, Way, multiply};
 use crate::half::Half;
-use burn::tensor::bf16;
+use burn::tensor::{bf16, f16};
 use proptest::prelude::*;
 
 /// The memory layout of a matrix.
@@ -66,13 +66,28 @@ fn matmul(by: By, [lhs, rhs]: [&Sample; 2], to: &Sample, add: bool, parallel: bo
     let mut target = to.laid();
     let (left, right) = (lhs.laid(), rhs.laid());
     let sizes = [lhs.rows, rhs.columns, lhs.columns];
-    let at = Matrix { at: target.floats.as_mut_ptr(), row: target.row, column: target.column };
+    let at = Matrix { at: To::F32(target.floats.as_mut_ptr()), row: target.row, column: target.column };
     // SAFETY: the matrices have these sizes, and nothing else refers to the target.
     unsafe { multiply(by, sizes, at, left.matrix(lhs.rounded), right.matrix(rhs.rounded), add, parallel) };
     let place = |at: usize| at / to.columns * target.row as usize + at % to.columns * target.column as usize;
     let given = (0..to.values.len()).map(|at| target.floats[place(at)]).collect();
     (0..to.values.len()).for_each(|at| target.floats[place(at)] = f32::NAN);
     assert!(target.floats.iter().all(|value| value.is_nan()), "something else than the matmul was written");
+    given
+}
+
+/// The bits of a matmul, written as half precision to elements with the target's layout.
+fn half_matmul(by: By, half: Half, [lhs, rhs]: [&Sample; 2], to: &Sample) -> Vec<u16> {
+    const UNWRITTEN: u16 = 0x7fff;
+    let (left, right, target) = (lhs.laid(), rhs.laid(), to.laid());
+    let mut halves = vec![UNWRITTEN; target.floats.len()];
+    let at = Matrix { at: To::Half(halves.as_mut_ptr(), half), row: target.row, column: target.column };
+    let sizes = [lhs.rows, rhs.columns, lhs.columns];
+    // SAFETY: the matrices have these sizes, and nothing else refers to the target.
+    unsafe { multiply(by, sizes, at, left.matrix(lhs.rounded), right.matrix(rhs.rounded), false, false) };
+    let place = |at: usize| at / to.columns * target.row as usize + at % to.columns * target.column as usize;
+    let given = (0..to.values.len()).map(|at| std::mem::replace(&mut halves[place(at)], UNWRITTEN)).collect();
+    assert!(halves.iter().all(|&bits| bits == UNWRITTEN), "something else than the matmul was written");
     given
 }
 
@@ -290,6 +305,21 @@ proptest! {
             let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
             let given = threads.install(|| matmul(by, [&lhs, &rhs], &to, false, true));
             prop_assert_eq!(bits(&given), bits(&expected), "{:?} on three threads", by);
+        }
+    }
+
+    #[test]
+    fn half_precision_targets_take_the_sums_rounded_once(
+        [rows, columns] in [size(), size()], depth in 0..=DEPTH, [lhs, rhs, to] in [how(), how(), how()],
+    ) {
+        let (lhs, rhs, to) = (sample(rows, depth, lhs), sample(depth, columns, rhs), sample(rows, columns, to));
+        for by in all() {
+            let ((lhs, _), (rhs, _)) = (given(by, &lhs), given(by, &rhs));
+            let sums = matmul(by, [&lhs, &rhs], &to, false, false);
+            let near: Vec<u16> = sums.iter().map(|&sum| bf16::from_f32(sum).to_bits()).collect();
+            prop_assert_eq!(half_matmul(by, Half::Bf16, [&lhs, &rhs], &to), near, "{:?}", by);
+            let near: Vec<u16> = sums.iter().map(|&sum| f16::from_f32(sum).to_bits()).collect();
+            prop_assert_eq!(half_matmul(by, Half::F16, [&lhs, &rhs], &to), near, "{:?}", by);
         }
     }
 

@@ -1,12 +1,14 @@
 //! Multiplies two packed blocks, tile by tile.
 //!
-//! Tiles at the end of a block have fewer rows or columns. If the target's elements are contiguous neither by row nor
-//! by column, a tile is computed in a buffer and copied.
+//! Tiles at the end of a block have fewer rows or columns. If the target is half precision, or its elements are
+//! contiguous neither by row nor by column, a tile is computed in a buffer, and written from there
+//! ([`sums`](super::sums)).
 
-use super::Matrix;
 use super::kernel::{COLUMNS, Left, Multiply, ROWS, Target};
 use super::pack::panel;
+use super::sums::Sums;
 use super::words::{LANES, Line};
+use super::{Matrix, To};
 use std::ops::Range;
 
 /// The fewest columns that take two vectors.
@@ -22,7 +24,7 @@ pub(super) unsafe fn tiles<M: Multiply>(
     left: Left,
     right: &[Line],
     [rows, columns]: [Range<usize>; 2],
-    to: Matrix<*mut f32>,
+    to: Matrix<To>,
     add: bool,
 ) {
     for (place, row) in cut(rows, ROWS).enumerate() {
@@ -32,13 +34,21 @@ pub(super) unsafe fn tiles<M: Multiply>(
         };
         for (place, column) in cut(columns.clone(), COLUMNS).enumerate() {
             let right = right[place * panel::<COLUMNS>(words)..].as_ptr().cast();
-            let at = to.at.wrapping_offset(row.start as isize * to.row + column.start as isize * to.column);
-            let target = Target { at, row: to.row, rows: row.len(), columns: column.len(), add };
-            // SAFETY: guaranteed by the caller.
+            let at = to.at.offset(row.start as isize * to.row + column.start as isize * to.column);
+            let (rows, columns) = (row.len(), column.len());
+            // SAFETY: guaranteed by the caller; a buffer has room for a tile.
             unsafe {
-                match to.column {
-                    1 => tile::<M>(words, left, right, target),
-                    _ => strided::<M>(words, left, right, target, to.column),
+                match at {
+                    To::F32(at) if to.column == 1 => {
+                        tile::<M>(words, left, right, Target { at, row: to.row, rows, columns, add });
+                    }
+                    _ => {
+                        let mut sums = Sums::zeros();
+                        let made = sums.as_mut_ptr();
+                        let target = Target { at: made, row: COLUMNS as isize, rows, columns, add: false };
+                        tile::<M>(words, left, right, target);
+                        sums.write([rows, columns], Matrix { at, ..to }, add);
+                    }
                 }
             }
         }
@@ -80,27 +90,6 @@ unsafe fn few_rows<M: Multiply, const V: usize>(words: usize, left: Left, right:
             };
             tile(words, left, right, to);
             done += rows;
-        }
-    }
-}
-
-/// Computes a tile whose elements are not contiguous.
-///
-/// # Safety
-/// As for [`tiles`].
-unsafe fn strided<M: Multiply>(words: usize, left: Left, right: *const u32, to: Target, stride: isize) {
-    let mut made = [0.0_f32; ROWS * COLUMNS];
-    let target = Target { at: made.as_mut_ptr(), row: COLUMNS as isize, add: false, ..to };
-    // SAFETY: guaranteed by the caller.
-    unsafe { tile::<M>(words, left, right, target) };
-    for row in 0..to.rows {
-        for column in 0..to.columns {
-            let value = made[row * COLUMNS + column];
-            // SAFETY: as above.
-            unsafe {
-                let at = to.at.wrapping_offset(row as isize * to.row + column as isize * stride);
-                *at = if to.add { *at + value } else { value };
-            }
         }
     }
 }
