@@ -40,20 +40,17 @@ impl Progress {
         let queued = call(queue).and_then(|()| settle(lane, queue, &self.mesh, self.timeout.get(), tell));
         // Only what is really in the queue comes before the event.
         let recorded = queued.and_then(|()| event.record(&queue.stream));
-        let (since, pins, whole) = (Instant::now(), Vec::new(), false);
-        queue.flights.push(Flight { event, peer, since, held, whole, pins, landing });
+        let (since, pins) = (Instant::now(), Vec::new());
+        queue.flights.push(Flight { event, peer, since, held, pins, landing });
         recorded
     }
 
-    /// All ranks have launched the oldest launch of a lane of which that was not known.
+    /// All ranks have launched the first launch of a lane of which that was not known.
     pub(super) fn whole(&mut self, lane: Lane) {
         let early = self.order.gives_out_early();
-        let flight = self.queues.get_mut(&lane).and_then(|queue| queue.flights.iter_mut().find(|flight| !flight.whole));
-        if let Some(flight) = flight {
-            flight.whole = true;
-            if early {
-                give_out(flight, &self.mesh, true);
-            }
+        let flight = self.queues.get_mut(&lane).and_then(|queue| queue.flights.noted());
+        if let Some(flight) = flight.filter(|_| early) {
+            give_out(flight, &self.mesh, true);
         }
     }
 

@@ -26,8 +26,6 @@ pub(crate) struct Flight {
     /// Memory that the launch reads.
     #[expect(dead_code, reason = "it is kept until the launch has completed, and never read")]
     pub(super) held: Vec<Pinned>,
-    /// True if all ranks are known to have launched it.
-    pub(super) whole: bool,
     /// Memory of tensors that were released before the launch had completed.
     pub(super) pins: Vec<Held>,
     pub(super) landing: Landing,

@@ -61,13 +61,15 @@ impl NcclLink {
     /// at the first one.
     fn split(&mut self, splits: Vec<(u32, Option<u16>)>, deadline: Instant) -> Result<(), LinkError> {
         self.timeout.hear(deadline);
+        // The first other rank stands for all.
+        let other = usize::from(self.rank() == 0);
         let (done, answer): (Answer<()>, _) = channel();
         self.command(Command::WhenLaunched { done })?;
-        self.answer(0, "the launch of earlier messages", &answer, deadline)?;
+        self.answer(other, "the launch of earlier messages", &answer, deadline)?;
         self.barrier(deadline)?;
         let (done, answer): (Answer<()>, _) = channel();
         self.command(Command::Form { splits, deadline, done })?;
-        self.answer(0, "the forming of sets of ranks", &answer, deadline).map(drop)
+        self.answer(other, "the forming of sets of ranks", &answer, deadline).map(drop)
     }
 }
 

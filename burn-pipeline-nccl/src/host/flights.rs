@@ -3,59 +3,71 @@
 //! Guarantees: a launch is dropped only after it was reported that the GPU is done with it. If anything else
 //! happens to the thread that keeps it (an error, a panic, a passed closing deadline), it is leaked, and an event
 //! says so: leaked memory is better than memory that the GPU writes to after it was given to somebody else.
+//! Notes that all ranks have launched a launch come in the order of launches, and may come after its completion.
 
 use std::collections::VecDeque;
 
 /// Launches in the order of the queue.
 #[derive(Debug)]
-pub(crate) struct Flights<F>(VecDeque<F>);
+pub(crate) struct Flights<F> {
+    flights: VecDeque<F>,
+    /// Launches that are done.
+    done: usize,
+    /// Launches of which a note has come.
+    noted: usize,
+}
 
 impl<F> Default for Flights<F> {
     fn default() -> Self {
-        Self(VecDeque::new())
+        Self { flights: VecDeque::new(), done: 0, noted: 0 }
     }
 }
 
 impl<F> Flights<F> {
     /// Adds a launch at the end of the queue.
     pub(crate) fn push(&mut self, flight: F) {
-        self.0.push_back(flight);
+        self.flights.push_back(flight);
     }
 
     /// The oldest launch.
     pub(crate) fn oldest(&self) -> Option<&F> {
-        self.0.front()
+        self.flights.front()
     }
 
-    /// All launches, oldest first.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut F> {
-        self.0.iter_mut()
+    /// The launch that all ranks have launched, as the next note says; `None` if the GPU is done with it.
+    pub(crate) fn noted(&mut self) -> Option<&mut F> {
+        let place = self.noted.checked_sub(self.done);
+        self.noted += 1;
+        self.flights.get_mut(place?)
     }
 
     /// Takes out the oldest launch, which the GPU is done with.
     pub(crate) fn completed(&mut self) -> Option<F> {
-        self.0.pop_front()
+        let flight = self.flights.pop_front();
+        self.done += usize::from(flight.is_some());
+        flight
     }
 
     /// Returns true if no launch is in flight.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.flights.is_empty()
     }
 
     /// Drops all launches: the queue is empty, so the GPU is done with them.
     pub(crate) fn release(&mut self) {
-        self.0.clear();
+        self.done += self.flights.len();
+        self.flights.clear();
     }
 }
 
 impl<F> Drop for Flights<F> {
     fn drop(&mut self) {
-        if !self.0.is_empty() {
+        if !self.flights.is_empty() {
             tracing::error!(
-                launches = self.0.len(),
+                launches = self.flights.len(),
                 "the GPU has not ended these transfers: their memory is never freed, since it may still be written to"
             );
-            std::mem::forget(std::mem::take(&mut self.0));
+            std::mem::forget(std::mem::take(&mut self.flights));
         }
     }
 }
@@ -95,12 +107,17 @@ mod tests {
     }
 
     #[test]
-    fn launches_are_found_oldest_first() {
+    fn a_note_is_of_the_launch_of_its_number_also_if_that_is_done() {
         let mut flights = Flights::default();
         (0..4).for_each(|number| flights.push(number));
-        assert_eq!(flights.iter_mut().find(|number| **number % 2 > 0), Some(&mut 1));
+        assert_eq!(flights.noted(), Some(&mut 0));
         assert_eq!(flights.oldest(), Some(&0));
         assert_eq!([flights.completed(), flights.completed()], [Some(0), Some(1)]);
+        // The GPU was done with launch 1 before its note came.
+        assert_eq!([flights.noted().copied(), flights.noted().copied()], [None, Some(2)]);
+        flights.release();
+        flights.push(4);
+        assert_eq!([flights.noted().copied(), flights.noted().copied()], [None, Some(4)]);
         flights.release();
     }
 
