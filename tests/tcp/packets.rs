@@ -5,7 +5,7 @@ use crate::{TIMEOUT, place, port};
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{DType, Device, Tensor};
 use burn_pipeline::link::kit::{Connections, Envelope, Mesh, Packed};
-use burn_pipeline::link::{Header, Link, LinkError, Message, MessageKind, WireError};
+use burn_pipeline::link::{Failure, Header, Link, LinkError, Message, MessageKind, WireError};
 use burn_pipeline::payload::{AnyTensor, Payload};
 use burn_pipeline::plan::StageId;
 use std::io::{Read, Write};
@@ -78,13 +78,39 @@ fn a_message_that_cannot_be_made_is_not_sent_and_the_next_one_is() {
 
 #[test]
 fn a_packet_that_is_cut_or_is_none_is_named() {
-    // The longest allowed packet, of which three bytes arrive; an unknown kind; a packet that is too long.
-    for packet in [&[0, 0, 0, 0, 0x40, 1, 2, 3][..], &[9, 1, 0, 0, 0, 7], &[0, 0xff, 0xff, 0xff, 0xff]] {
-        let error = with_a_peer(|stream| {
+    let after = |packet: &[u8]| {
+        with_a_peer(|stream| {
             stream.write_all(packet).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             let _ = stream.read_to_end(&mut Vec::new());
-        });
-        assert!(error.to_string().contains("rank 1"), "{error}");
+        })
+    };
+    // The longest allowed packet, of which three bytes arrive.
+    let error = after(&[0, 0, 0, 0, 0x40, 1, 2, 3]);
+    let LinkError::Peer(Failure { rank: 1, .. }) = &error else { panic!("{error}") };
+    // An unknown kind; a packet that is too long.
+    for packet in [&[9, 1, 0, 0, 0, 7][..], &[0, 0xff, 0xff, 0xff, 0xff]] {
+        let error = after(packet);
+        let LinkError::Closed { rank: 0, message } = &error else { panic!("{error}") };
+        assert!(message.contains("rank 1 sent bytes that no rank sends"), "{message}");
     }
+}
+
+#[test]
+fn a_value_that_is_too_long_to_be_gathered_is_refused_before_anything_is_sent() {
+    let port = port();
+    let deadline = || Instant::now() + TIMEOUT;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut link = connect(&place(1, 2, port), TIMEOUT).unwrap();
+            assert_eq!(link.all_gather(vec![1], deadline()).unwrap(), [[0], [1]]);
+        });
+        let mut link = connect(&place(0, 2, port), TIMEOUT).unwrap();
+        // These zeros are never read, so the system does not give them memory.
+        let error = link.all_gather(vec![0; (1 << 30) + 1], deadline()).unwrap_err();
+        let LinkError::Unsent { rank: 0, peer: 1, source: WireError::LongValue { .. } } = error else {
+            panic!("{error}")
+        };
+        assert_eq!(link.all_gather(vec![0], deadline()).unwrap(), [[0], [1]]);
+    });
 }

@@ -121,6 +121,14 @@ impl LinkError {
         matches!(self, LinkError::Peer(_) | LinkError::Interrupted(_))
     }
 
+    /// Another rank's failure, which the link reports.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        match self {
+            LinkError::Peer(failure) | LinkError::Interrupted(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
     /// Returns true if the link still works after it: members were in different collectives, another rank's call
     /// failed, or a message was not sent.
     pub(crate) fn leaves_link_sound(&self) -> bool {

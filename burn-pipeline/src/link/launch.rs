@@ -166,9 +166,10 @@ impl Launch {
             nodes => nodes,
         };
         let nodes = nodes.filter(|_| launcher == Launcher::Slurm);
-        // A launcher may set more than a number here (`4(x2)`); then the ranks are on several machines.
+        // A launcher may set more than a number here (`4(x2)`); then the ranks are on several machines. Slurm's is a
+        // limit of the job, so its list of machines counts.
         let local = get(launcher.local_ranks()).and_then(|count| count.to_str()?.parse().ok());
-        let here = local == Some(ranks) || nodes.as_deref().is_some_and(is_one_host);
+        let here = nodes.as_deref().map_or(local == Some(ranks), is_one_host);
         let named = text("MASTER_ADDR")?.filter(|host| !host.trim().is_empty());
         let (host, own_port) = match (named, nodes) {
             (Some(host), _) => (Some(host), PORT),

@@ -33,6 +33,9 @@ pub enum WireError {
     /// The bytes after the frame are not those that it announces.
     #[error("tensor {index} has {got} bytes, but its frame announces {expected}")]
     Body { index: usize, got: usize, expected: usize },
+    /// A value of an all-gather is longer than an envelope may be.
+    #[error("a value of {bytes} bytes is too long to be gathered at once (the limit is 1 GiB); divide it")]
+    LongValue { bytes: usize },
     /// The tensor is quantised.
     #[error("a tensor of {dtype:?} cannot be sent: links carry plain floats, integers and booleans; dequantise it")]
     Quantised { dtype: DType },

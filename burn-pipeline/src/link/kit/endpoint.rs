@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long messages that travel beside the envelopes may take after their sender has closed the link.
 const LATE: Duration = Duration::from_secs(2);
+/// The longest value of a gather: with its envelope it is at most 1 GiB, the longest packet of TCP and piece of MPI.
+const LONGEST_VALUE: usize = (1 << 30) - 64;
 
 /// The other ranks of a link. A transport implements it, and [`Endpoint`] makes a link of it.
 pub trait Peers: Debug + Send + Sync + 'static {
@@ -188,6 +190,10 @@ impl<P: Peers> Link for Endpoint<P> {
 
     fn all_gather(&mut self, bytes: Vec<u8>, deadline: Instant) -> Result<Vec<Vec<u8>>, LinkError> {
         self.mailbox().fail_if_failed()?;
+        if let (true, Some(peer)) = (bytes.len() > LONGEST_VALUE, self.mailbox().others().next()) {
+            let source = WireError::LongValue { bytes: bytes.len() };
+            return Err(LinkError::Unsent { rank: self.mailbox().rank, peer, source });
+        }
         let round = self.mailbox().gathered();
         for rank in self.mailbox().others() {
             self.peers.send(rank, Envelope::Gather { round, bytes: bytes.clone() }, Vec::new())?;

@@ -205,7 +205,9 @@ fn ranks_of_one_machine_meet_on_its_loopback_address_whatever_its_name() {
     assert_eq!(master(&[&local[..], &[("LOCAL_WORLD_SIZE", "1")]].concat()), named);
     let slurm = |nodes| {
         let step = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_STEP_NODELIST", nodes)];
-        master(&step).unwrap().0
+        // The job allows as many tasks on one machine as the step has, wherever these are.
+        let allowed = [&step[..], &[("SLURM_NTASKS_PER_NODE", "4")]].concat();
+        [&step[..], &allowed].map(|step| master(step).unwrap().0)
     };
-    assert_eq!(["node-7", "n[1-2]", "a,b"].map(slurm), ["127.0.0.1", "n1", "a"]);
+    assert_eq!(["node-7", "n[1-2]", "a,b"].map(slurm), [["127.0.0.1"; 2], ["n1"; 2], ["a"; 2]]);
 }
