@@ -83,7 +83,7 @@ impl LearnError {
             Self::Pipeline(error) if error.of_rank().is_some() => error.of_rank().map_or(0, ExecuteError::rank),
             Self::Pipeline(PipelineError::Silent { rank, .. }) => *rank,
             Self::Pipeline(PipelineError::Closed(failure) | PipelineError::Uneven(failure))
-            | Self::Link(LinkError::Peer(failure)) => failure.rank,
+            | Self::Link(LinkError::Peer(failure) | LinkError::Interrupted(failure)) => failure.rank,
             Self::Pipeline(PipelineError::Elsewhere { rank, .. } | PipelineError::Diverged { rank, .. })
             | Self::Diverged { rank, .. } => *rank,
             _ => 0,

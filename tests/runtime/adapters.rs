@@ -317,6 +317,12 @@ fn adapters_follow_rotary_rows_that_their_base_has_in_another_order() {
     let refused = second.export_as(folder.path().join("less"), Export::adapters(adapters())).unwrap_err();
     let CheckpointError::LeftOut { names } = &refused else { panic!("{refused}") };
     assert_eq!(*names, ["`blocks.1.down.weight`"]);
+    // Nor does a job that goes on over its base have that base.
+    let saved = Checkpoints::new(folder.path().join("saved"));
+    second.save(&saved, &()).unwrap();
+    second.load(&saved.latest().unwrap()).unwrap();
+    let refused = second.export_as(folder.path().join("less"), Export::adapters(adapters())).unwrap_err();
+    assert!(matches!(&refused, CheckpointError::LeftOut { names: resumed } if resumed == names), "{refused}");
 }
 
 #[test]

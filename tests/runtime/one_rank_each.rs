@@ -1,9 +1,10 @@
 //! Ranks that each hold a pipeline, as processes do: what they exchange, compare and request.
 
 use burn::optim::SgdConfig;
+use burn::store::IdentityAdapter;
 use burn::tensor::{Device, Int, Tensor};
 use burn_pipeline::link::Threads;
-use burn_pipeline::train::{CheckpointError, Checkpoints, PipelineError};
+use burn_pipeline::train::{CheckpointError, Checkpoints, Export, PipelineError};
 use burn_pipeline::{Batch, Builder, Pipeline, Size};
 use pipeline_tests::mlp::{WIDTH, stage};
 use tempfile::tempdir;
@@ -168,4 +169,35 @@ fn processes_that_save_over_different_bases_are_refused_and_what_is_saved_stays(
     let names = std::fs::read_dir(folder.path().join("saved")).unwrap();
     let names: Vec<String> = names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
     assert!(names.iter().all(|name| ["LATEST", "LOCK", "step-00000002"].contains(&name.as_str())), "{names:?}");
+}
+
+#[test]
+fn processes_that_load_or_export_otherwise_than_the_others_are_refused() {
+    let folder = tempdir().unwrap();
+    let saved = Checkpoints::new(folder.path().join("saved"));
+    let refused = |result: Result<(), CheckpointError>, says: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, CheckpointError::Pipeline(PipelineError::Diverged { rank: 1, .. })), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    };
+    let run = |rank: usize, pipeline: &mut Pipeline| {
+        pipeline.save(&saved, &()).unwrap();
+        let last = saved.latest().unwrap();
+        let loaded = match rank {
+            0 => pipeline.load(&last),
+            _ => pipeline.load_weights(&last),
+        };
+        refused(loaded, "reading a checkpoint");
+        let path = folder.path().join("model.safetensors");
+        let exported = match rank {
+            0 => pipeline.export(&path),
+            _ => pipeline.export_as(&path, Export::from(IdentityAdapter).merged()),
+        };
+        refused(exported, "exporting the model");
+        assert!(!path.exists());
+        pipeline.load(&last).unwrap();
+        pipeline.export(&path).unwrap();
+        pipeline.step(batch(0.5), 0.1).unwrap();
+    };
+    each(|_| builder(), run);
 }

@@ -204,14 +204,14 @@ impl ExecuteError {
         }
     }
 
-    /// The rank that failed.
+    /// The rank that failed: of another rank's failure, which the link reports, that rank.
     pub fn rank(&self) -> usize {
         match self {
             ExecuteError::InRun { source, .. } => source.rank(),
+            ExecuteError::Link { rank, source, .. } => source.failure().map_or(*rank, |failure| failure.rank),
             ExecuteError::Stage { rank, .. }
             | ExecuteError::Panic { rank, .. }
             | ExecuteError::RankPanic { rank, .. }
-            | ExecuteError::Link { rank, .. }
             | ExecuteError::Handshake { rank, .. }
             | ExecuteError::Batch { rank, .. }
             | ExecuteError::NoInput { rank, .. }

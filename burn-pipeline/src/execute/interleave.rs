@@ -71,23 +71,34 @@ impl Executor {
         if let Some((forwards, backwards)) = both {
             self.alternate((forward, forwards), (backward, backwards))?;
         }
-        if forward_pieces.is_some() {
-            let done = self.guarded(forward, |stage| stage.engine_mut().complete_forward())?;
-            self.store_forward(state, forward, done.parts())?;
-            if both.is_none() {
-                state.record(self.rank(), forward.into(), state.started);
-            }
+        if both.is_some() {
+            self.end_forward(state, forward)?;
         }
         let done = match begun {
-            Started::Finished(done) => done,
+            Started::Finished(done) => {
+                self.synchronize(backward)?;
+                done
+            }
             Started::Pieces(_) => self.guarded(backward, |stage| stage.complete_backward())?,
         };
         self.store_backward(state, backward, done)?;
-        state.count_held(&self.stages);
         let action = if both.is_some() { fused.action } else { backward.into() };
         state.record(self.rank(), action, state.started);
+        if forward_pieces.is_some() && both.is_none() {
+            // The backward ran at once, so the forward runs after it.
+            state.started = state.now();
+            self.end_forward(state, forward)?;
+            state.record(self.rank(), forward.into(), state.started);
+        }
+        state.count_held(&self.stages);
         self.advance(state)?;
         Ok(())
+    }
+
+    /// Runs the pieces that are left of a forward.
+    fn end_forward(&mut self, state: &mut RunState<'_>, forward: MicrobatchTask) -> Result<(), ExecuteError> {
+        let done = self.guarded(forward, |stage| stage.engine_mut().complete_forward())?;
+        self.store_forward(state, forward, done.parts())
     }
 
     /// Runs the pieces of a forward and a backward alternately, until one part is done.

@@ -151,5 +151,6 @@ impl Training {
         let seed = saved.seed.or(self.progress.seed);
         let loss_scale = self.progress.loss_scale.map(|own| saved.loss_scale.unwrap_or(own));
         self.progress = Progress { seed, loss_scale, ..saved };
+        self.overflowed = false;
     }
 }

@@ -115,7 +115,7 @@ impl Command for Read {
     const NAME: &'static str = "reading a checkpoint";
 
     fn call(&self) -> Call {
-        Call::Shared(format!("{} ({})", Self::NAME, self.checkpoint.identity()))
+        Call::Shared(format!("{} ({}, {:?})", Self::NAME, self.checkpoint.identity(), self.contents))
     }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {

@@ -184,7 +184,8 @@ impl AutoPipeline {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Over => {}
             Phase::Measuring(running, mut steps) => {
-                steps.push(report.clone());
+                // Outputs are not measured, and may be large.
+                steps.push(StepReport { outputs: Vec::new(), ..report.clone() });
                 let Some(batch) = sample else {
                     self.phase = Phase::Measuring(running, steps);
                     return;

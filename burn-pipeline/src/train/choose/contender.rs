@@ -109,7 +109,11 @@ impl Ready {
     }
 
     /// Swaps it with the running one.
+    ///
+    /// # Errors
+    /// Returns [`AutoError::Replaced`] if a module was replaced: the plans that stand by train what was trained before.
     pub(super) fn exchange(&mut self, pipeline: &mut Pipeline, folder: &Folder) -> Result<(), AutoError> {
+        pipeline.is_unchanged()?;
         match self {
             Self::Plans(plans) => std::mem::swap(plans, &mut pipeline.plans),
             Self::Stages(standby) => pipeline.change_places(standby, &Checkpoints::new(&folder.path).keep(1))?,

@@ -83,7 +83,7 @@ impl Pipeline {
     }
 
     /// Checks that all stages hold the modules with which they were built.
-    fn is_unchanged(&self) -> Result<(), AutoError> {
+    pub(super) fn is_unchanged(&self) -> Result<(), AutoError> {
         if self.is_as_built { Ok(()) } else { Err(AutoError::Replaced) }
     }
 

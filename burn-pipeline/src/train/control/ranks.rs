@@ -4,7 +4,7 @@ use super::command::{Call, Command};
 use super::worker::{Reply, Task, run, serve};
 use crate::execute::ExecuteError;
 use crate::link::kit::ended_within;
-use crate::link::{Activity, Failure, Link, LinkError, Monitor, PANICKED, PROLONGED, Pace};
+use crate::link::{Activity, Failure, Link, Monitor, PANICKED, PROLONGED, Pace};
 use crate::train::error::PipelineError;
 use crate::train::step::{Rank, Recovered};
 use std::collections::BTreeMap;
@@ -243,9 +243,7 @@ impl Failed {
         let place = self.errors.iter().position(|(_, error)| !error.is_secondary()).unwrap_or_default();
         let (rank, error) = self.errors.swap_remove(place);
         let of = match error.cause() {
-            ExecuteError::Link { source: LinkError::Peer(failure) | LinkError::Interrupted(failure), .. } => {
-                failure.rank
-            }
+            ExecuteError::Link { source, .. } => source.failure().map_or(rank, |failure| failure.rank),
             _ => rank,
         };
         (of, error)

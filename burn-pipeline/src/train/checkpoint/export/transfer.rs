@@ -20,7 +20,7 @@ use crate::stage::NamedWeight;
 use crate::train::checkpoint::error::CheckpointError;
 use crate::train::checkpoint::pretrained::adapted;
 use crate::train::checkpoint::tensors::Item;
-use crate::train::control::{Command, gather_results};
+use crate::train::control::{Call, Command, gather_results};
 use crate::train::step::Rank;
 use crate::vocabulary::StageGroups;
 use burn::tensor::{Device, TensorData};
@@ -44,6 +44,11 @@ pub(super) struct Gathered {
 impl Command for Gathered {
     type Reply = Result<(), CheckpointError>;
     const NAME: &'static str = "exporting the model";
+
+    fn call(&self) -> Call {
+        let (merged, alone) = (self.how.merged, self.how.adapters.is_some());
+        Call::Shared(format!("{} (adapters merged: {merged}, adapters alone: {alone})", Self::NAME))
+    }
 
     fn run(&self, rank: &mut Rank, _: Instant) -> Result<Self::Reply, ExecuteError> {
         rank.with_whole_weights(Self::NAME, |rank| export(rank, self))

@@ -33,7 +33,7 @@ impl Given {
     }
 
     /// Remembers what a checkpoint gave. One that starts a new job (`weights`) is the base of later adapters, also
-    /// where it does not say what it holds.
+    /// where it does not say what it holds. One that is resumed may have changed what was loaded before.
     pub(in crate::train::checkpoint) fn add_checkpoint(&mut self, manifest: &Manifest, weights: bool) {
         self.turned.clone_from(&manifest.turned);
         self.adapted.clone_from(&manifest.adapted);
@@ -41,7 +41,9 @@ impl Given {
             self.loaded.clear();
         }
         let entries = manifest.parameters.iter().filter(|entry| !entry.digest.is_empty());
-        self.loaded.extend(entries.map(|entry| (entry.key().to_owned(), entry.digest.clone())));
+        for entry in entries {
+            self.loaded.entry(entry.key().to_owned()).or_insert_with(|| entry.digest.clone());
+        }
     }
 
     /// Refuses adapters whose rows would have another order than those of the parameters that they adapt, whichever of
