@@ -13,7 +13,7 @@ use burn_pipeline::link::{Link, Threads};
 use burn_train::checkpoint::KeepLastNCheckpoints;
 use burn_train::metric::AccuracyMetric;
 use burn_train::metric::store::{Aggregate, Direction, Split};
-use burn_train::{Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition};
+use burn_train::{Learner, LearningResult, MetricEarlyStoppingStrategy, StoppingCondition, TrainingError};
 use std::time::Instant;
 use tempfile::{TempDir, tempdir};
 
@@ -176,6 +176,10 @@ fn a_panic_of_one_ranks_stage_and_a_cut_that_leaves_out_a_layer_end_all() {
         let began = Instant::now();
         let ranks = each_rank(|link| train(link, ("1F1B", 4), |training| training, slowing(broken())));
         assert!(ranks.iter().all(|(_, result)| is_untrained(&result.model)));
+        for (_, result) in ranks.iter().filter(|_| says[0] == "rank 1") {
+            let Some(TrainingError::Workers(failures)) = result.error.as_deref() else { panic!("{}", message(result)) };
+            assert_eq!(failures[0].device_id, 1, "both name the rank that failed");
+        }
         assert_refused(ranks, says);
         assert!(began.elapsed() < DEADLINE / 2, "it did not wait for its timeout");
     }
