@@ -13,13 +13,14 @@
 //!    later one wait for it, with operations between them that hide its time. So the inputs of a custom operation run
 //!    as early as it does, and operations before it that do not need it are not moved behind it: a node that needs a
 //!    custom operation does not join a region from which that operation reads.
+//! 5. Random draws keep the program's order among themselves: they take the numbers of one generator.
 //!
 //! XLA's loop fusion and PyTorch's Inductor work in a similar way; the tiles of whole rows follow Triton's softmax
 //! tutorial.
 
 use crate::graph::{Graph, Node, Op, View, rows_and_columns};
 use crate::needs::Needs;
-use burn::backend::ir::{OperationIr, TensorId};
+use burn::backend::ir::TensorId;
 use std::collections::{HashMap, HashSet};
 
 /// Nodes that run together; most groups have one node.
@@ -34,7 +35,7 @@ pub(crate) struct Group {
 /// Groups in an order in which they can run.
 pub(crate) fn fuse(graph: &Graph) -> Vec<Group> {
     let needs = Needs::new(graph.nodes.len());
-    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs, custom: Vec::new() };
+    let mut groups = Groups { all: Vec::new(), of: HashMap::new(), needs, custom: Vec::new(), drawn: None };
     let makers = graph.makers();
     for (place, node) in graph.nodes.iter().enumerate() {
         groups.add(graph, &makers, place, node);
@@ -71,11 +72,6 @@ pub(crate) fn sums_rows(node: &Node) -> bool {
     node.inputs[0].tensor().is_some_and(|tensor| dims.iter().all(|&dim| dim + 1 < tensor.shape.num_dims()))
 }
 
-/// Returns true if it is an operation of a backend extension.
-fn is_custom(node: &Node) -> bool {
-    matches!(&node.op, Op::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
-}
-
 struct Groups {
     /// All groups; a group that was joined to another one is empty.
     all: Vec<Group>,
@@ -85,15 +81,20 @@ struct Groups {
     needs: Needs,
     /// The custom operations so far.
     custom: Vec<usize>,
+    /// The last random draw so far.
+    drawn: Option<usize>,
 }
 
 impl Groups {
     fn add(&mut self, graph: &Graph, makers: &HashMap<TensorId, usize>, place: usize, node: &Node) {
         let mut read: Vec<usize> = node.reads().filter_map(|t| self.of.get(makers.get(&t.id)?).copied()).collect();
         // Unknown operations may exchange tensors with other ranks, and all ranks must run them in one order.
-        if is_custom(node) {
+        if node.is_custom() {
             read.extend(self.custom.last().and_then(|before| self.of.get(before)));
             self.custom.push(place);
+        }
+        if node.draws() {
+            read.extend(self.drawn.replace(place).and_then(|before| self.of.get(&before)));
         }
         read.sort_unstable();
         read.dedup();

@@ -7,7 +7,7 @@ use crate::convolution::Convolution;
 use crate::half::Half;
 use crate::multiply::Bf16;
 use burn::backend::flex::Layout;
-use burn::backend::ir::{OperationIr, TensorId, TensorIr};
+use burn::backend::ir::{FloatOperationIr, NumericOperationIr, OperationIr, TensorId, TensorIr};
 use burn::tensor::{DType, Shape, Slice};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{Debug, Display, Formatter, Result};
@@ -237,6 +237,21 @@ impl Node {
     /// The tensors that the node reads, repeated if it reads them repeatedly.
     pub(crate) fn reads(&self) -> impl Iterator<Item = &TensorIr> {
         self.inputs.iter().filter_map(Operand::tensor)
+    }
+
+    /// Returns true if it is an operation of a backend extension.
+    pub(crate) fn is_custom(&self) -> bool {
+        matches!(&self.op, Op::Interpret(op) if matches!(op.as_ref(), OperationIr::Custom(_)))
+    }
+
+    /// Returns true if it draws random numbers.
+    pub(crate) fn draws(&self) -> bool {
+        let Op::Interpret(op) = &self.op else { return false };
+        matches!(
+            op.as_ref(),
+            OperationIr::Float(_, FloatOperationIr::Random(_))
+                | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
+        )
     }
 
     /// The output of a node with one output: all except custom operations.

@@ -1,9 +1,9 @@
 //! Matmuls that read or write half precision.
 //!
 //! Guarantees: each element is an `f32` sum of products of widened operands, rounded once if the target is half
-//! precision. The sum is that of [`multiply`](crate::matmul_kernel::multiply) over blocks of 512 products, in order, so
-//! it does not depend on the number of threads. Two operands of `bf16` are multiplied without being widened on
-//! processors with AVX-512 ([`Bf16`]).
+//! precision. It does not depend on the number of threads. If operands are widened, the sum is that of
+//! [`multiply`](crate::matmul_kernel::multiply) over blocks of equal size, up to one, of at most 512 products, in
+//! order. Two operands of `bf16` are multiplied without being widened on processors with AVX-512 ([`Bf16`]).
 //!
 //! 1. If operands are not widened and the depth is that of one block, the kernel rounds each tile into its place.
 //! 2. Otherwise the target is cut into blocks of about equal size, because a very small block would get another kernel.

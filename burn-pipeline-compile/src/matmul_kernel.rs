@@ -1,7 +1,7 @@
 //! Chooses the kernel of one matmul: this crate's, or the crate `gemm`'s.
 //!
-//! Guarantees: for depths of [`is_addable`], both kernels give the same bits for any strides. So the choice by strides
-//! changes only the time.
+//! Guarantees: for sizes of [`is_addable`], both kernels give the same bits for any strides. For other sizes, the sizes
+//! alone choose the kernel. So the choice by strides changes only the time.
 
 use crate::multiply::{self, Avx512, Bf16, By, Elements, Matrix, To};
 use gemm::Parallelism;
@@ -61,10 +61,9 @@ pub(crate) unsafe fn multiply(
 }
 
 /// Chooses this crate's `f32` kernels where they are faster: not for few columns, and not if packing the right
-/// operand is most of the work. `gemm` reads a right operand with contiguous columns in place, and gives the same
-/// bits for such depths. So the strides of operands change only the time.
+/// operand is most of the work. `gemm` reads a right operand with contiguous columns in place.
 fn numbers([rows, columns, depth]: [usize; 3], to: Matrix<*mut f32>, [lhs, rhs]: [Matrix<Elements>; 2]) -> Option<By> {
-    let transposed = to.column != 1 && to.row == 1;
+    let transposed = to.column != 1 && to.row == 1 && is_addable([rows, columns, depth]);
     let ([rows, columns], next) = if transposed { ([columns, rows], lhs.row) } else { ([rows, columns], rhs.column) };
     let packing = rows < PACKED_ROWS && next == 1 && is_addable([rows, columns, depth]);
     (rows > 1 && columns >= FEW && !packing).then(Avx512::detect).flatten().map(By::Numbers)

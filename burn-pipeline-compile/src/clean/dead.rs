@@ -4,15 +4,14 @@
 //! tensors with other ranks, which wait for them whether or not this rank reads the result. The caller leaves out
 //! those that it does not need.
 
-use crate::graph::{Graph, Node, Op};
-use burn::backend::ir::{FloatOperationIr, NumericOperationIr, OperationIr};
+use crate::graph::Graph;
 use std::collections::HashSet;
 
 pub(super) fn dead(mut graph: Graph) -> Graph {
     let mut needed: HashSet<_> = graph.kept.clone();
     let mut alive = vec![false; graph.nodes.len()];
     for (place, node) in graph.nodes.iter().enumerate().rev() {
-        if acts(node) || node.outputs.iter().any(|output| needed.contains(&output.id)) {
+        if node.is_custom() || node.draws() || node.outputs.iter().any(|output| needed.contains(&output.id)) {
             alive[place] = true;
             needed.extend(node.reads().map(|tensor| tensor.id));
         }
@@ -20,15 +19,4 @@ pub(super) fn dead(mut graph: Graph) -> Graph {
     let mut alive = alive.into_iter();
     graph.nodes.retain(|_| alive.next().unwrap_or(true));
     graph
-}
-
-/// Returns true if the node has side effects.
-fn acts(node: &Node) -> bool {
-    let Op::Interpret(op) = &node.op else { return false };
-    matches!(
-        **op,
-        OperationIr::Custom(_)
-            | OperationIr::Float(_, FloatOperationIr::Random(_))
-            | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
-    )
 }

@@ -1,7 +1,7 @@
 //! Clean-up: rewrites graphs into smaller ones with the same kept tensors.
 //!
-//! Every pass is a function from graph to graph, and can run alone and at any time. In order: [`widened`] (matmuls
-//! read half-precision operands as they are), [`constants`] (moves known values into operations), [`identities`]
+//! Every pass is a function from graph to graph, and can run alone and at any time. In order: [`widened`]
+//! (rounding matmuls read `bf16` operands as they are), [`constants`] (moves known values into operations), [`identities`]
 //! (removes operations that change nothing), [`matmuls`] (merges matmuls over many rows), [`sums`] (merges sums of
 //! matmuls), [`slices`] (reads slices past unrelated assignments), [`places`] (writes values into their final
 //! tensor), [`common`] (computes duplicates once), [`dead`] (removes unused operations). At the end, once, [`narrowed`]

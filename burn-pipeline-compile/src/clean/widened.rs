@@ -1,8 +1,8 @@
-//! Lets matmuls read half-precision operands directly. A matmul widens elements as it reads them, or multiplies `bf16`
-//! in pairs.
+//! Lets matmuls that round their operands to `bf16` read `bf16` operands directly.
 //!
-//! A cast to `f32` is removed if only matmuls read its result, directly or through views. If matmuls round their
-//! operands to `bf16`, casts from `f16` stay.
+//! A cast from `bf16` to `f32` is removed if only matmuls read its result, directly or through views. Other matmuls
+//! would add in another order without the cast, and a cast whose result another program reads stays. So bits would
+//! depend on how a backward is cut into programs.
 
 use super::replace::Replaced;
 use crate::graph::{Graph, Map, Node, Op, is_float};
@@ -11,13 +11,15 @@ use burn::backend::ir::{TensorId, TensorIr};
 use std::collections::HashSet;
 
 pub(super) fn widened(graph: Graph) -> Graph {
+    if graph.rounded.is_none_or(|found| !found.rounds()) {
+        return graph;
+    }
     let others = read_by_others(&graph);
     let mut replaced = Replaced::default();
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for mut node in graph.nodes {
         replaced.apply(&mut node);
-        let direct = |half| half == Half::Bf16 || graph.rounded.is_none();
-        let found = widens(&node).filter(|(_, half)| direct(*half) && !others.contains(&node.output().id));
+        let found = widens(&node).filter(|(_, half)| *half == Half::Bf16 && !others.contains(&node.output().id));
         if let Some((input, _)) = found {
             replaced.add(node.output(), input);
             continue;

@@ -2,9 +2,8 @@
 //! and summed in `f32`.
 //!
 //! Guarantees: the result of a matmul depends on the values and sizes of its operands alone, not on their strides or
-//! the number of threads. Each element is a sum over blocks of [`DEPTH`] products, in order. Within a
-//! block, each product is multiplied and added with one rounding, from the first to the last (of rounded elements: see
-//! below). A matmul added to a target gives the same bits as if it were written and then added, up to that depth.
+//! the number of threads. Each element is a sum over blocks of [`DEPTH`] products, in order. Within a block, each product
+//! is multiplied and added with one rounding, from the first to the last (of rounded elements: see below). A matmul added to a target gives the same bits as if it were written and then added, up to that depth.
 //! Rounding is to the nearest `bf16`, ties to even. The bits of rounded matmuls depend on the kind of processor, too:
 //!
 //! - With matrix tiles (AMX), of each 32 elements along the depth those with even and those with odd places are summed

@@ -3,10 +3,12 @@
 //! `I` makes views that `W` is fed. So a program must not choose the order of a sum by how an operand is stored: it
 //! sees that only of tensors that it makes itself.
 
+use crate::halves::cast;
 use crate::listed::Listed;
 use crate::run::{Run, tensor, values};
 use burn::backend::flex::FlexTensor;
 use burn::backend::ir::{NumericOperationIr, OperationIr, TensorId, TensorIr};
+use burn::tensor::DType;
 use burn_pipeline_compile::{Bf16, Compiled, Parts, Tensors};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -19,10 +21,22 @@ enum Made {
     /// Without the first column.
     Cut,
     Computed,
+    /// Of `bf16`.
+    Widened,
 }
 
 fn made() -> impl Strategy<Value = Made> {
-    prop_oneof![Just(Made::Fed), Just(Made::Swapped), Just(Made::Cut), Just(Made::Computed)]
+    prop_oneof![Just(Made::Fed), Just(Made::Swapped), Just(Made::Cut), Just(Made::Computed), Just(Made::Widened)]
+}
+
+/// A number of products, at times more than are summed at once.
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![7 => 1..40_usize, 1 => 513..700_usize]
+}
+
+/// How matmuls treat `f32`.
+fn parts() -> impl Strategy<Value = Option<Parts>> {
+    prop_oneof![Just(None), Just(Some(Parts::One)), Just(Some(Parts::Two)), Just(Some(Parts::Three))]
 }
 
 /// Feeds a tensor, and makes one of this shape of it.
@@ -40,6 +54,13 @@ fn feed(listed: &mut Listed, made: Made, [samples, rows, columns]: [usize; 3]) -
         Made::Computed => {
             let fed = listed.feed(&[samples, rows, columns]);
             listed.scalar(NumericOperationIr::MulScalar, &fed, 0.7)
+        }
+        Made::Widened => {
+            let fed = listed.feed(&[samples, rows, columns]);
+            let fed = TensorIr { dtype: DType::BF16, ..fed };
+            listed.fed.pop();
+            listed.fed.push(fed.clone());
+            listed.cast(&fed, DType::F32)
         }
     }
 }
@@ -67,8 +88,9 @@ proptest! {
     #[test]
     fn gradients_have_the_same_bits_in_one_program_and_in_two(
         (of_input, of_gradient) in (made(), made()),
-        [samples, rows, depth, columns] in [1..5_usize, 1..40_usize, 1..40_usize, 1..40_usize],
-        (rounds, seed) in any::<(bool, u32)>(),
+        [samples, depth] in [1..5_usize, 1..40_usize],
+        [rows, columns] in [size(), size()],
+        (parts, biased, seed) in (parts(), any::<bool>(), any::<u32>()),
     ) {
         let mut listed = Listed::default();
         let x = feed(&mut listed, of_input, [samples, rows, depth]);
@@ -82,12 +104,15 @@ proptest! {
         let of_weight = listed.reshape(&summed, &[depth, columns]);
         let (of_bias, of_rows) = (listed.sum_dims(&gradient, &[0, 1]), listed.matmul(&x, &other));
         let number = |at: usize| ((at as u32).wrapping_mul(2_654_435_761) ^ seed) as f32 / u32::MAX as f32 - 0.5;
-        let filled = |fed: &TensorIr| tensor((0..fed.shape.num_elements()).map(number).collect(), &fed.shape);
+        let filled =
+            |fed: &TensorIr| cast(&tensor((0..fed.shape.num_elements()).map(number).collect(), &fed.shape), fed.dtype);
         let fed: Vec<(TensorIr, FlexTensor)> = listed.fed.iter().map(|fed| (fed.clone(), filled(fed))).collect();
-        let wanted = [of_x, of_weight, of_bias, of_rows];
+        let wanted = [of_x, of_weight, of_rows, of_bias];
+        // What only matmuls read is stored otherwise.
+        let wanted = &wanted[..if biased { 4 } else { 3 }];
         let (first, second) = listed.operations.split_at(before);
-        let rounded = Bf16::detect(Parts::One).filter(|_| rounds);
-        let of = |programs: &[&[OperationIr]]| run(programs, rounded, &fed, &wanted);
+        let rounded = parts.and_then(Bf16::detect);
+        let of = |programs: &[&[OperationIr]]| run(programs, rounded, &fed, wanted);
         prop_assert_eq!(of(&[&listed.operations]), of(&[first, second]));
     }
 }

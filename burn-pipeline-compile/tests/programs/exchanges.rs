@@ -4,7 +4,8 @@
 
 use crate::listed::{Listed, binary, unary};
 use crate::run::compiled;
-use burn::backend::ir::{NumericOperationIr, TensorIr};
+use burn::backend::ir::{FloatOperationIr, NumericOperationIr, OperationIr, RandomOpIr, TensorIr};
+use burn::tensor::{DType, Distribution};
 
 /// The places of these texts in a compiled program's.
 fn places<const N: usize>(listed: &Listed, wanted: &[TensorIr], texts: [&str; N]) -> ([usize; N], String) {
@@ -52,4 +53,25 @@ fn a_batch_of_products_stays_before_a_wait() {
     let soft = listed.softmax(&added);
     let ([matmul, wait], text) = places(&listed, &[soft], ["Matmul(", "wait("]);
     assert!(matmul < wait, "{text}");
+}
+
+#[test]
+fn random_draws_keep_their_order_though_a_start_needs_the_region_of_the_later_one() {
+    let mut listed = Listed::default();
+    let draw = |listed: &mut Listed| {
+        let random = |out| FloatOperationIr::Random(RandomOpIr { out, distribution: Distribution::Default });
+        listed.make(&[8, 8], |out| OperationIr::Float(DType::F32, random(out)))
+    };
+    let x = listed.feed(&[8, 8]);
+    let g = listed.unary(unary("exp"), &x);
+    listed.start("start", &g);
+    let first = draw(&mut listed);
+    let sum = listed.custom("wait", &g);
+    let product = listed.binary(binary("mul"), &sum, &first);
+    let second = draw(&mut listed);
+    // It joins the region that the start reads.
+    let other = listed.binary(binary("mul"), &g, &second);
+    let made = [&first, &second].map(|drawn| format!("%{}[8, 8] =", drawn.id.value()));
+    let ([first, second], text) = places(&listed, &[product, other], [&made[0], &made[1]]);
+    assert!(first < second, "{text}");
 }
