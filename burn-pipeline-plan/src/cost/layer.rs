@@ -192,9 +192,11 @@ impl Layer {
         Self { input: 0.0, weight: 0.0, backward: None, ..bytes }
     }
 
-    /// The same layer as the first one that trains: its backward is that for the weights alone.
+    /// The same layer as the first one that trains: its backward is that for the weights alone. A layer that recomputes
+    /// does it there.
     pub(super) fn first_trained(self) -> Self {
-        let weight = (self.full_backward() - self.input).max(0.0);
+        let again = if self.recomputed_bytes > 0.0 && self.input > 0.0 { self.forward } else { 0.0 };
+        let weight = (self.full_backward() - self.input).max(0.0) + again;
         let peaks = Peaks { input: None, weight: self.peaks.backward.or(self.peaks.weight), ..self.peaks };
         Self { input: 0.0, weight, backward: None, freed_at_input_bytes: 0.0, peaks, ..self }
     }

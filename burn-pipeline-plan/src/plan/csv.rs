@@ -1,8 +1,8 @@
 //! Plans as CSV: one row per rank, one cell per action, an empty cell for an idle slot.
 //!
-//! Guarantees: [`Plan::from_csv`] of [`Plan::to_csv`] gives the same rows. Files written by PyTorch's `_dump_csv`
-//! are read unchanged, with either line ending. An error names the line and the cell, both counted from 1. Cells
-//! are never quoted, since no action's text contains a comma.
+//! Guarantees: [`Plan::from_csv`] of [`Plan::to_csv`] gives the same rows, but a row of one idle slot becomes empty.
+//! Files written by PyTorch's `_dump_csv` are read unchanged, with either line ending. An error names the line and the
+//! cell, both counted from 1. Cells are never quoted, since no action's text contains a comma.
 
 use super::action::Action;
 use super::error::PlanError;

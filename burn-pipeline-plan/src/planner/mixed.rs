@@ -31,6 +31,8 @@ const MOST: usize = 4;
 
 /// The most ranks for which groups of different sizes are tried: the search grows with their square.
 const RANKS: usize = 64;
+/// The most ranks times sizes times squared layers, with which it grows as well.
+const STEPS: usize = 1 << 30;
 
 /// A layout with groups of different sizes, and the request that it answers.
 pub(super) struct Mixed {
@@ -70,7 +72,7 @@ struct Cell {
 
 const NOTHING: Cell = Cell { value: f64::INFINITY, from: 0, before: 0 };
 
-/// The most promising layouts of a request with groups of different sizes.
+/// The most promising layouts of a request with groups of different sizes; none where the search would be too long.
 ///
 /// # Errors
 /// Same as [`Layers::held_by`].
@@ -83,7 +85,8 @@ pub(super) fn mixed(request: &Request) -> Result<Vec<Mixed>, PartitionError> {
     }
     let mut found = Vec::new();
     let whole = |workload: &&Workload| workload.vocabulary.is_none() && workload.layers.skips().is_empty();
-    for workload in request.workloads.iter().filter(whole) {
+    let steps = |workload: &Workload| request.ranks * sizes.len() * workload.layers.len().pow(2);
+    for workload in request.workloads.iter().filter(whole).filter(|workload| steps(workload) <= STEPS) {
         let divisions = Loads::new(request, workload, sizes.clone())?.divisions(workload.microbatches);
         found.extend(divisions.into_iter().map(|division| (division, workload)));
     }

@@ -8,7 +8,7 @@
 //!    after the end of the action that made it, and occupies neither rank. In a lowered plan, sends and receives carry
 //!    it ([`super::transfers`]).
 //! 3. A fused action with its own cost starts when both parts can start, and gives both results at its end. Without its
-//!    own cost, it runs its two tasks one after the other.
+//!    own cost, it runs its two tasks one after the other, once the inputs of both have been made.
 //! 4. [`super::vocabulary`] runs the pieces of a parallel vocabulary and the collectives between them.
 //! 5. When no rank can go on, the step is over or the plan deadlocks.
 
@@ -72,7 +72,7 @@ impl Engine<'_> {
             (Action::Overlap(first, second), Some(seconds)) => self.run_fused(rank, action, [first, second], seconds),
             (Action::Overlap(first, second), None) => {
                 if !self.ranks[rank].half {
-                    if !self.run_microbatch(rank, first) {
+                    if !self.can_begin([first, second]) || !self.run_microbatch(rank, first) {
                         return false;
                     }
                     self.ranks[rank].half = true;
@@ -106,20 +106,28 @@ impl Engine<'_> {
     }
 
     fn run_fused(&mut self, rank: usize, action: Action, tasks: [MicrobatchTask; 2], seconds: f64) -> bool {
-        let Ok(first) = self.needs(tasks[0]) else { return false };
+        let Some(needs) = self.needs_of_both(tasks) else { return false };
+        self.compute(rank, action, &tasks, &needs, seconds);
+        true
+    }
+
+    /// Returns true if a fused action may begin: a forward and a backward await the inputs of both.
+    fn can_begin(&mut self, tasks: [MicrobatchTask; 2]) -> bool {
+        let [first, second] = tasks.map(|task| task.op());
+        let awaits_both = first == Op::Forward && second.gives_input_gradient()
+            || second == Op::Forward && first.gives_input_gradient();
+        !awaits_both || self.needs_of_both(tasks).is_some()
+    }
+
+    /// The arrivals of the inputs of both parts of a fused action, once both have been made.
+    fn needs_of_both(&mut self, [first, second]: [MicrobatchTask; 2]) -> Option<[Arrival; 2]> {
+        let arrival = self.needs(first).ok()?;
         // A fused action means its tasks one after the other, so the second may use the result of the first.
-        let own = self.at(tasks[0].stage(), tasks[0].microbatch());
-        let before = std::mem::replace(&mut self.outputs[own], first.arrived);
-        match self.needs(tasks[1]) {
-            Ok(second) => {
-                self.compute(rank, action, &tasks, &[first, second], seconds);
-                true
-            }
-            Err(_) => {
-                self.outputs[own] = before;
-                false
-            }
-        }
+        let own = self.at(first.stage(), first.microbatch());
+        let before = std::mem::replace(&mut self.outputs[own], arrival.arrived);
+        let then = self.needs(second);
+        self.outputs[own] = before;
+        Some([arrival, then.ok()?])
     }
 
     /// Runs one computation, or two fused ones, with inputs that arrive as given.

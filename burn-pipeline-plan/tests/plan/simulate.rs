@@ -3,7 +3,7 @@
 use crate::check::plan;
 use crate::pricing::stage;
 use burn_pipeline_plan::cost::{LinkCost, LinkCosts, LinkOverride, Profile, StageCost, UniformCosts};
-use burn_pipeline_plan::plan::{Plan, Transport};
+use burn_pipeline_plan::plan::{CheckError, CheckOptions, Plan, Transport};
 use burn_pipeline_plan::schedule::{Size, by_name};
 use burn_pipeline_plan::simulate::{Bounds, IdleCause, SimulateError, SimulateOptions, Simulation, simulate};
 
@@ -278,4 +278,14 @@ fn bounds_stand_beside_the_result() {
     // One microbatch: 4 F and 4 B. A rank: 8 of both. Rank 0 warms up with 4: at least (p-1)I of bubble.
     assert_eq!((bounds.critical_path, bounds.busiest_rank, bounds.memory_bubble), (12.0, 24.0, Some(3.0)));
     assert_eq!(bounds.makespan(), 27.0);
+}
+
+#[test]
+fn a_fused_action_awaits_the_inputs_of_both_parts_as_the_check_says() {
+    let waits = plan("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n");
+    let refused = waits.clone().check(&CheckOptions::default()).unwrap_err();
+    assert!(matches!(*refused, CheckError::Deadlock { .. }), "{refused}");
+    let profile = Profile::uniform(waits.placement(), UniformCosts::new(1.0, 1.0, 1.0)).unwrap();
+    let outcome = simulate(&waits, &profile, &SimulateOptions::default());
+    assert!(matches!(outcome, Err(SimulateError::Deadlock { .. })), "{outcome:?}");
 }

@@ -1,7 +1,7 @@
 //! Models whose first layers do not train: the planner gives them fewer ranks, and their stages no backward.
 
 use burn_pipeline_plan::cost::{
-    Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile, ProfileError,
+    Dtype, Layer, Layers, LinkCost, LinkCosts, Partition, PartitionError, Profile, ProfileError, StageCost,
 };
 use burn_pipeline_plan::plan::{Placement, PlacementKind};
 use burn_pipeline_plan::planner::{Cut, Recompute, Request, Workload, best_plan};
@@ -140,4 +140,18 @@ fn the_first_stage_that_trains_recomputes_in_its_weight_gradients() {
     let stages: Vec<_> = full.stages().iter().map(|stage| stage.recomputing(0.0)).collect();
     let recomputing = Profile::new(stages, LinkCosts::default()).unwrap().train_from(1).unwrap();
     assert_eq!(recomputing.stages()[1], full.train_from(1).unwrap().stages()[1].recomputing(0.0));
+}
+
+#[test]
+fn layers_that_recompute_are_frozen_before_a_cut_or_after_it_with_the_same_costs() {
+    let recomputes = Layer { recomputed_bytes: 4.0, ..Layer::new('A').with_seconds(2.0, 5.0, 3.0) };
+    let layers = Layers::new(vec![recomputes; 3]).unwrap();
+    let cut = Partition::even(3, 3).unwrap();
+    let after = cut.profile(&layers, LinkCosts::default()).unwrap().train_from(1).unwrap();
+    let before = cut.profile(&layers.train_from(1).unwrap(), LinkCosts::default()).unwrap();
+    let seconds = |profile: &Profile| -> Vec<[f64; 3]> {
+        let of = |stage: &StageCost| [stage.forward, stage.input_backward(), stage.full_backward()];
+        profile.stages().iter().map(of).collect()
+    };
+    assert_eq!(seconds(&before), seconds(&after));
 }

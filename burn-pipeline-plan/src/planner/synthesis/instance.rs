@@ -241,9 +241,12 @@ impl Instance {
     /// Seconds from the start of a slot's `F` to its gradient, if each slot makes its gradient in `gradient_after`
     /// seconds.
     pub(super) fn way_back(&self, slot: usize, gradient_after: impl Fn(&Slot) -> f64 + Copy) -> f64 {
-        let own = &self.slots[slot];
-        let beyond = |back| self.to_next(slot) + self.way_back(slot + 1, gradient_after) + back;
-        own.seconds[0] + own.after.map_or(0.0, beyond) + gradient_after(own)
+        let last = slot + self.slots[slot..].iter().take_while(|slot| slot.after.is_some()).count();
+        (slot..=last).rev().fold(0.0, |next, slot| {
+            let own = &self.slots[slot];
+            let beyond = |back| self.to_next(slot) + next + back;
+            own.seconds[0] + own.after.map_or(0.0, beyond) + gradient_after(own)
+        })
     }
 
     /// Transfer seconds of a slot's output to the next slot.
