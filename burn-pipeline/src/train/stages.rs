@@ -217,19 +217,26 @@ impl Stages {
     /// The names of copies of tied parameters whose first copy has another name, and so the same values. If adapters
     /// are added to weights, copies with adapters have values of their own.
     pub(crate) fn named_copies(&self, merged: bool) -> BTreeSet<String> {
-        let of = |copy: &SharedCopy| {
-            let mut all = self.facts.iter().chain(&self.pieces);
-            all.find(|facts| facts.stage == StageId::new(copy.stage)).map_or(&[][..], |facts| &facts.names)
-        };
-        let name = |copy: &SharedCopy, path: &str| of(copy).iter().find(|(own, _)| own == path).map(|(_, name)| name);
-        let adapted = |copy: &SharedCopy| name(copy, &format!("{}.lora.a", copy.path)).is_some();
+        let adapted = |copy: &SharedCopy| self.name_beside(copy, &format!("{}.lora.a", copy.path)).is_some();
         let tied = self.shared.iter().filter(|report| !merged || !report.copies.iter().any(adapted));
         let copies = tied.flat_map(|report| {
-            let mut names = report.copies.iter().filter_map(|copy| name(copy, &copy.path));
+            let mut names = self.names_of(report);
             let first = names.next();
             names.filter(move |name| Some(*name) != first)
         });
         copies.cloned().collect()
+    }
+
+    /// The names of a tied parameter's copies in the model, in the order of its declaration.
+    pub(crate) fn names_of<'a>(&'a self, report: &'a SharedReport) -> impl Iterator<Item = &'a String> {
+        report.copies.iter().filter_map(|copy| self.name_beside(copy, &copy.path))
+    }
+
+    /// The name of the parameter at a path of a copy's stage.
+    fn name_beside(&self, copy: &SharedCopy, path: &str) -> Option<&String> {
+        let mut all = self.facts.iter().chain(&self.pieces);
+        let facts = all.find(|facts| facts.stage == StageId::new(copy.stage))?;
+        facts.names.iter().find(|(own, _)| own == path).map(|(_, name)| name)
     }
 
     /// The index of the tied parameter that a stage holds at this path.

@@ -284,7 +284,15 @@ fn the_first_copy_is_the_same_one_on_every_cut_whatever_the_order_of_fields() {
             let x = x.reshape([2, 4]);
             pipeline.step(Batch::new(x.clone()).target(x * 0.5), 0.1).unwrap().loss
         };
-        [step(), step()]
+        let losses = [step(), step()];
+        let folder = tempfile::tempdir().unwrap();
+        let saved = Checkpoints::new(folder.path().join("saved"));
+        pipeline.save(&saved, &()).unwrap();
+        let [of_checkpoint, of_pipeline] = ["checkpoint", "pipeline"].map(|name| folder.path().join(name));
+        saved.latest().unwrap().export(&of_checkpoint).unwrap();
+        pipeline.export(&of_pipeline).unwrap();
+        assert_eq!(std::fs::read(of_checkpoint).unwrap(), std::fs::read(of_pipeline).unwrap(), "{ranks}");
+        losses
     };
     assert_eq!(train(1), train(2));
 }

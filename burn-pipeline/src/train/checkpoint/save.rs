@@ -57,8 +57,11 @@ impl Pipeline {
         let saved = self.ask(Save { folder: staging.folder.clone(), base, given })?;
         let mut stages = saved.into_iter().collect::<Result<Vec<Vec<SavedStage>>, _>>()?.concat();
         stages.sort_by_key(|stage| stage.stage);
+        let copies: Vec<&String> = self.stages.shared.iter().flat_map(|report| self.stages.names_of(report)).collect();
         let mut known = BTreeSet::new();
-        for stage in stages {
+        for mut stage in stages {
+            // The fields of a module may have another order than the declaration.
+            stage.parameters.sort_by_key(|entry| copies.iter().position(|name| Some(*name) == entry.names.first()));
             manifest.optimizer |= stage.optimizer;
             let file = manifest.files.len();
             manifest.files.push(stage.file);
